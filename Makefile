@@ -1,0 +1,61 @@
+# Every target creates .venv by itself; `make` alone lists them.
+PYTHON ?= python3
+JOBS ?= 2
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+# Tiny matrices run slower on many threads, and two test workers share the machine.
+TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench docs format golden clean
+
+help: ## List the targets
+	@echo "regraft: pre-train on your own text, graft a classifier, prove what it was worth."
+	@echo
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@echo
+	@echo "Start with \`make demo\`. Another interpreter: \`make demo PYTHON=python3.12\`."
+
+$(STAMP): pyproject.toml constraints.txt
+	@echo "Setting up .venv with $(PYTHON) (a minute or two, once) ..."
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+		|| { echo "regraft needs Python 3.10 or newer; pass PYTHON=/path/to/python3." >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+	@echo "Done: .venv is ready."
+
+demo: $(STAMP) ## The whole story on real reviews, under ten minutes
+	@$(BIN)/regraft demo
+
+test: $(STAMP) ## All tests: the fast suite, then the slow one
+	$(TEST_ENV) $(BIN)/pytest -q -n $(JOBS) -m "not slow"
+	$(TEST_ENV) $(BIN)/pytest -q -n $(JOBS) -m slow || test $$? -eq 5 # 5: none is marked slow
+
+check: $(STAMP) ## What CI runs: format, lint, types, imports, spelling, docs, then tests
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/codespell
+	$(BIN)/python docs/generate.py --check
+	@$(MAKE) --no-print-directory test
+
+bench: $(STAMP) ## The measurements that claims in the docs come from
+	@for script in benchmarks/*.py; do \
+		echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
+	done
+
+docs: $(STAMP) ## Write docs/reference/ anew from the code
+	$(BIN)/python docs/generate.py
+
+format: $(STAMP) ## Format the code and mend what the linter can
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+golden: $(STAMP) ## Write tests/golden/ anew; read the diff before you commit it
+	REGRAFT_UPDATE_GOLDEN=1 $(TEST_ENV) $(BIN)/pytest -q -k golden
+
+clean: ## Remove .venv and every cache
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

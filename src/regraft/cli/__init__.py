@@ -1,0 +1,113 @@
+"""The command `regraft`: the list of commands, and what happens when one fails.
+
+One thin function a command, in the modules beside this one; each imports the library inside, so
+that `regraft --help` loads no torch. The only place that prints, exits or catches RegraftError.
+"""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from regraft.cli import data, show, terminal, tokenizer, train, use
+from regraft.errors import RegraftError
+
+_ORDER = (
+    *("demo", "data", "tokenizer", "pretrain", "finetune", "compare"),
+    *("evaluate", "predict", "generate", "attention", "picture", "params", "settings"),
+)
+EXIT_MISTAKE = 2
+EXIT_INTERRUPTED = 130
+
+
+class _Commands(TyperGroup):
+    """Turns a user's mistake into one message and an exit code; bugs keep their traceback."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """In the order of the pipeline; typer would put groups last."""
+        return sorted(self.commands, key=_ORDER.index)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()  # a broken pipe shows here, where typer ends the program quietly
+            return result
+        except RegraftError as error:
+            terminal.show_error(str(error))
+            raise typer.Exit(EXIT_MISTAKE) from error
+        except KeyboardInterrupt as interrupt:
+            command = self.commands.get(ctx.invoked_subcommand or "")
+            can_resume = command and any(option.name == "resume" for option in command.params)
+            how = " Repeat the command with --resume to go on." if can_resume else ""
+            terminal.show_message(f"Interrupted.{how}")
+            raise typer.Exit(EXIT_INTERRUPTED) from interrupt
+
+
+# Plain help: rich's own would cost more time than all else in `regraft --help`.
+_LOOKS: dict[str, Any] = {"rich_markup_mode": None, "no_args_is_help": True}
+
+app = typer.Typer(
+    name="regraft",
+    cls=_Commands,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
+    **_LOOKS,
+)
+
+app.command()(train.demo)
+
+_data = typer.Typer(**_LOOKS)
+_data.command()(data.check)
+_data.command("list")(data.list_corpora)
+_data.command()(data.fetch)
+app.add_typer(_data, name="data", help="Look at text before using it; get text to start with.")
+
+_tokenizer = typer.Typer(**_LOOKS)
+_tokenizer.command("train")(tokenizer.train)
+_tokenizer.command("show")(tokenizer.show)
+app.add_typer(_tokenizer, name="tokenizer", help="Train a tokenizer; see what it makes of text.")
+
+app.command()(train.pretrain)
+app.command()(train.finetune)
+app.command()(train.compare)
+app.command()(use.evaluate)
+app.command()(use.predict)
+app.command()(use.generate)
+app.command()(show.attention)
+app.command()(show.picture)
+app.command()(show.params)
+app.command()(show.settings)
+
+
+def _show_version(asked: bool) -> bool:
+    if asked:
+        from importlib.metadata import version
+
+        terminal.show_line(f"regraft {version('regraft')}")
+        raise typer.Exit
+    return asked
+
+
+@app.callback()
+def regraft(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Pre-train a small language model on your own text, graft a classifier, prove its worth.
+
+    \b
+    Example:
+      regraft demo                                          the whole story in ten minutes
+      regraft pretrain reviews.txt --out runs/base          learn from text without labels
+      regraft finetune --base runs/base --train train.csv --out runs/reviews
+      regraft predict runs/reviews new.csv
+    """
+
+
+def main() -> None:
+    """The entry point of the command."""
+    app()

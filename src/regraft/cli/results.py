@@ -1,0 +1,241 @@
+"""How results look on a terminal: profiles, scores, ledgers, comparisons, the demo's story.
+
+Comes in: result objects of the library, or their plain values. Goes out: tables, lines on stdout.
+"""
+
+import dataclasses
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regraft.cli import terminal
+
+if TYPE_CHECKING:
+    from regraft.compare import Comparison
+    from regraft.demo import DemoResult
+    from regraft.evaluate import Evaluation
+    from regraft.finetune import FinetuneResult
+    from regraft.ledger import Ledger, WrongAnswer
+    from regraft.pretrain import PretrainResult
+    from regraft.text import Profile
+
+_ROWS_SHOWN = 12
+_LABELS_SHOWN = 10
+_TEXT_SHOWN = 90
+
+
+def show_profile(profile: "Profile") -> None:
+    """Files as a table, then labels, then leaks with their rows, then what is odd."""
+    numbers = ["rows", "empty", "duplicates", "median words", "longest", "cut"]
+    terminal.show_table(
+        [*numbers, "file"],
+        [
+            (
+                f"{file.num_rows:,}",
+                len(file.empty_rows),
+                len(file.duplicates),
+                file.words["p50"],
+                file.words["max"],
+                f"{file.cut.share:.1%}",
+                file.source,
+            )
+            for file in profile.files
+        ],
+        right=numbers,
+    )
+    cut = profile.files[0].cut
+    terminal.show_line(f"cut: share of texts longer than {cut.max_length} {cut.unit}")
+    for file in profile.files:
+        if file.label_counts:
+            counts = (f"{label} {count:,}" for label, count in file.label_counts.items())
+            terminal.show_line(f"labels of {file.source}: {', '.join(counts)}")
+    _show_leaks(profile)
+    if len(profile.files) > 1 and not profile.leaks:
+        terminal.show_line("leaks: none")
+    if not profile.near_checked:
+        terminal.show_line("near duplicates were not looked for (--no-near)")
+    for warning in profile.warnings:
+        terminal.show_line(f"note: {warning}")
+
+
+def _show_leaks(profile: "Profile") -> None:
+    for pair in profile.leak_counts():
+        source, other = pair["source"], pair["other_source"]
+        terminal.show_line(
+            f"leaks: {_counted(pair['exact'], 'row')} of {source} also in {other}"
+            + (f", {pair['near']} more nearly the same" if pair["near"] else "")
+        )
+        for kind in ("exact", "near"):
+            rows = [
+                f"{leak.row} ({leak.other_row})"
+                for leak in profile.leaks
+                if (leak.kind, leak.source, leak.other_source) == (kind, source, other)
+            ]
+            if rows:
+                more = f" and {len(rows) - _ROWS_SHOWN} more" if len(rows) > _ROWS_SHOWN else ""
+                shown = ", ".join(rows[:_ROWS_SHOWN])
+                terminal.show_line(f"  {kind}, row (row there): {shown}{more}")
+
+
+def show_pretrained(result: "PretrainResult") -> None:
+    """What was read, how fast, and the loss beside the line to beat."""
+    terminal.show_table(
+        ["pre-trained", ""],
+        [
+            ("documents", f"{result.num_documents:,}"),
+            ("tokens seen", f"{result.num_tokens:,} in {_counted(result.num_steps, 'step')}"),
+            ("time", terminal.duration(result.seconds)),
+            ("tokens per second", f"{result.tokens_per_second:,.0f}"),
+            ("valid loss", f"{result.valid_loss:.3f}"),
+            ("to beat (unigram entropy)", f"{result.unigram_entropy:.3f}"),
+            ("bits per byte", f"{result.bits_per_byte:.3f}"),
+            ("run folder", result.run_dir),
+        ],
+    )
+    if not result.beats_unigram:
+        terminal.show_line("The model is no better than word frequencies: train longer.")
+
+
+def show_finetuned(result: "FinetuneResult") -> None:
+    """Accuracy before the first and after every epoch, and what came from the base."""
+    accuracies = [f"{accuracy:.1%}" for accuracy in result.valid_accuracy]
+    terminal.show_table(
+        ["fine-tuned", ""],
+        [
+            ("base", result.base),
+            ("from the base", result.transplant or "nothing"),
+            ("labels", ", ".join(result.labels)),
+            ("examples", f"{result.num_train:,} to learn from, {result.num_valid:,} to watch"),
+            ("texts cut", f"{result.cut_share:.1%}"),
+            ("valid accuracy before", accuracies[0] if accuracies else "-"),
+            ("valid accuracy by epoch", " ".join(accuracies[1:]) or "-"),
+            ("time", terminal.duration(result.seconds)),
+            ("run folder", result.run_dir),
+        ],
+    )
+
+
+def show_evaluation(evaluation: "Evaluation") -> None:
+    """Scores with their interval, then which label was taken for which."""
+    accuracy = evaluation.accuracy
+    terminal.show_table(
+        ["evaluated", ""],
+        [
+            ("examples", f"{evaluation.num_examples:,}"),
+            ("accuracy", f"{accuracy.mean:.1%} (95 %: {accuracy.low:.1%} to {accuracy.high:.1%})"),
+            ("macro F1", f"{evaluation.macro_f1:.3f}"),
+            ("calibration error", f"{evaluation.calibration_error:.3f}"),
+            ("texts cut", f"{evaluation.cut_share:.1%}"),
+        ],
+    )
+    if len(evaluation.labels) <= _LABELS_SHOWN:
+        terminal.show_table(
+            ["label \\ predicted", *evaluation.labels],
+            [
+                (label, *counts)
+                for label, counts in zip(evaluation.labels, evaluation.confusion, strict=True)
+            ],
+            right=evaluation.labels,
+        )
+
+
+def show_ledger(counted: "Ledger", *, num_built: int, wrong: Sequence["WrongAnswer"]) -> None:
+    """Every term with its formula and number, then what training costs, then wrong answers."""
+    letters = (f"{letter} = {value:,}" for letter, value in counted.symbols.items())
+    terminal.show_line(", ".join(letters))
+    rows = [(term.name, term.formula, f"{term.count:,}") for term in counted.terms]
+    rows.append(("total, as in the built model", "", f"{num_built:,}"))
+    terminal.show_table(["term", "formula", "parameters"], rows, right=["parameters"])
+    terminal.show_line(f"base (without a head): {counted.base:,}")
+    terminal.show_line(f"language model: {counted.language_model:,}")
+    if counted.classifier is not None:
+        terminal.show_line(f"classifier: {counted.classifier:,}")
+    terminal.show_line(
+        f"arithmetic: {counted.flops_forward / 1e6:,.1f} MFLOP a token forward, "
+        f"{counted.flops_forward_backward / 1e6:,.1f} MFLOP with the way back"
+    )
+    terminal.show_line(f"memory for training: about {counted.memory_bytes / 1e6:,.0f} MB")
+    for answer in wrong:
+        terminal.show_line()
+        classifier = "" if answer.classifier is None else f", classifier {answer.classifier:,}"
+        terminal.show_line(f"Wrong: {answer.name}. Published: {answer.published}.")
+        terminal.show_line(f"  {answer.mistake}")
+        terminal.show_line(
+            f"  {answer.formula}: base {answer.base:,}, language model "
+            f"{answer.language_model:,}{classifier}"
+        )
+        for change in answer.changes:
+            terminal.show_line(
+                f"  {change.term}: {change.wrong} instead of {change.right} "
+                f"({change.difference:+,})"
+            )
+
+
+def show_comparison(comparison: "Comparison", *, report_path: Path) -> None:
+    """The arms as a table, the paired tests in words, the verdict, where the report is."""
+    from regraft.report import paired_test_in_words
+
+    columns = ["test accuracy", "95 %", "without leaks", "valid", "seeds", "time a seed"]
+    terminal.show_table(
+        ["arm", *columns],
+        [
+            (
+                arm.name,
+                f"{arm.test_accuracy.mean:.1%}",
+                f"{arm.test_accuracy.low:.1%} to {arm.test_accuracy.high:.1%}",
+                f"{arm.test_accuracy_without_leaks.mean:.1%}"
+                if arm.test_accuracy_without_leaks
+                else "-",
+                f"{arm.valid_accuracy.mean:.1%}",
+                arm.num_seeds,
+                terminal.duration(arm.seconds),
+            )
+            for arm in comparison.arms
+        ],
+        right=columns,
+    )
+    for test in comparison.tests:
+        terminal.show_line(paired_test_in_words(test))
+    for warning in comparison.warnings:
+        terminal.show_line(f"note: {warning}")
+    terminal.show_line()
+    terminal.show_line(f"Verdict: {comparison.verdict}")
+    terminal.show_line(f"Report: {report_path}")
+
+
+def show_demo(result: "DemoResult") -> None:
+    """The demo's end: table, verdict, a generated sentence, predictions, where all of it lies."""
+    terminal.show_line(f"Data: {result.title}.")
+    show_comparison(result.comparison, report_path=result.report_path)
+    terminal.show_line()
+    terminal.show_line(f"The base goes on writing: {result.generated}")
+    terminal.show_line("The classifier reads texts it has never seen:")
+    for prediction in result.predictions:
+        text = textwrap.shorten(prediction.text, _TEXT_SHOWN, placeholder=" ...")
+        terminal.show_line(
+            f"  {prediction.predicted} at {prediction.probability:.0%} "
+            f"(it is {prediction.label}): {text}"
+        )
+    terminal.show_line(f'Your turn: echo "Your text" | regraft predict {result.classifier_dir} -')
+    if result.is_synthetic:
+        terminal.show_line("This was synthetic text; the numbers say nothing of real text.")
+
+
+def demo_to_dict(result: "DemoResult") -> dict[str, Any]:
+    """The demo's result, ready for JSON."""
+    from regraft.report import comparison_to_dict
+
+    return {
+        "is_synthetic": result.is_synthetic,
+        "title": result.title,
+        "comparison": comparison_to_dict(result.comparison),
+        "generated": result.generated,
+        "predictions": [dataclasses.asdict(prediction) for prediction in result.predictions],
+        "report_path": str(result.report_path),
+        "classifier_dir": str(result.classifier_dir),
+    }
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,184 @@
+"""What a person sees: bars and messages on stderr, results on stdout.
+
+Comes in: what recipes report through runtime.Progress, and results as rows or plain values. rich is
+imported when something is drawn, so that `regraft --help` stays fast. Knows no command.
+"""
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from regraft.runtime import SILENT, Progress
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+@contextlib.contextmanager
+def progress_on_stderr(*, quiet: bool) -> Iterator[Progress]:
+    """Bars on a terminal, a plain line now and then elsewhere, nothing when quiet."""
+    if quiet:
+        yield SILENT
+    elif sys.stderr.isatty():
+        bars = Bars()
+        try:
+            yield bars
+        finally:
+            bars.close()
+    else:
+        yield Lines()
+
+
+class Bars:
+    """A Progress drawn by rich: name, bar, share, note, time gone and time left."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console(stderr=True)
+        self._drawn: RichProgress | None = None
+        self._task: TaskID | None = None
+
+    def start(self, name: str, *, total: float | None) -> None:
+        from rich import progress
+
+        self.close()
+        self._drawn = progress.Progress(
+            progress.TextColumn("{task.description}", markup=False),
+            progress.BarColumn(bar_width=24),
+            progress.TaskProgressColumn(),
+            progress.TextColumn("{task.fields[note]}", style="dim", markup=False),
+            progress.TimeElapsedColumn(),
+            progress.TextColumn("left", style="dim"),
+            progress.TimeRemainingColumn(compact=True),
+            console=self._console,
+        )
+        self._task = self._drawn.add_task(name, total=total, note="")
+        self._drawn.start()
+
+    def advance(self, amount: float = 1, *, note: str = "") -> None:
+        if self._drawn is None or self._task is None:
+            return
+        if note:
+            self._drawn.update(self._task, advance=amount, note=note)
+        else:
+            self._drawn.update(self._task, advance=amount)
+
+    def finish(self) -> None:
+        self.close()
+
+    def say(self, message: str) -> None:
+        self._console.print(message, markup=False, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Leave the bar as it stands and give the terminal back."""
+        if self._drawn is not None:
+            self._drawn.stop()
+        self._drawn = self._task = None
+
+
+class Lines:
+    """A Progress for logs and pipes: a line every ten seconds and one at the end of a task."""
+
+    def __init__(self) -> None:
+        self._name = ""
+        self._note = ""
+        self._total: float | None = None
+        self._done = 0.0
+        self._start = self._last = 0.0
+
+    def start(self, name: str, *, total: float | None) -> None:
+        self._name, self._total, self._note, self._done = name, total, "", 0.0
+        self._start = self._last = time.monotonic()
+
+    def advance(self, amount: float = 1, *, note: str = "") -> None:
+        self._done += amount
+        self._note = note or self._note
+        now = time.monotonic()
+        if now - self._last >= SECONDS_BETWEEN_LINES:
+            self._last = now
+            self.say(self._line(now - self._start))
+
+    def finish(self) -> None:
+        if self._name:
+            seconds = time.monotonic() - self._start
+            self.say(f"{self._name}: done in {duration(seconds)}{self._tail()}")
+        self._name = ""
+
+    def say(self, message: str) -> None:
+        print(message, file=sys.stderr, flush=True)
+
+    def _line(self, seconds: float) -> str:
+        if not self._total or not self._done:
+            return f"{self._name}: {duration(seconds)} gone{self._tail()}"
+        share = min(self._done / self._total, 1.0)
+        left = duration(seconds / share - seconds)
+        return f"{self._name}: {share:.0%}, {duration(seconds)} gone, {left} left{self._tail()}"
+
+    def _tail(self) -> str:
+        return f" ({self._note})" if self._note else ""
+
+
+def duration(seconds: float) -> str:
+    """`7 s`, `2:05` or `1:02:05`."""
+    whole = round(seconds)
+    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    if hours:
+        return f"{hours}:{minutes:02}:{rest:02}"
+    return f"{minutes}:{rest:02}" if minutes else f"{rest} s"
+
+
+def show_error(message: str) -> None:
+    """One error, on stderr."""
+    print(f"error: {message}", file=sys.stderr)
+
+
+def show_message(text: str) -> None:
+    """One line for the person, not for the result: on stderr."""
+    print(text, file=sys.stderr)
+
+
+def show_line(text: str = "") -> None:
+    """One line of the result, on stdout, never wrapped or coloured."""
+    print(text)
+
+
+def show_json(value: Any) -> None:
+    """The result alone, for other programs."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def show_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    title: str = "",
+    right: Sequence[str] = (),
+) -> None:
+    """A table on stdout; the columns named in `right` hold numbers."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD)
+    for column in columns:
+        # Numbers and short words stay whole; the last column gives way.
+        table.add_column(
+            Text(column),
+            justify="right" if column in right else "left",
+            no_wrap=column != columns[-1],
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, 120)
+    console.print(table)

@@ -1,0 +1,274 @@
+"""The commands that train: `regraft pretrain`, `finetune`, `compare` and `demo`."""
+
+import itertools
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regraft.cli import options, results, terminal
+from regraft.cli.options import data_flags, settings_from, train_flags
+from regraft.errors import ConfigError
+
+SCRATCH = "scratch"
+ARMS = "pretrained,scratch,frozen,linear"
+
+_TRAIN = typer.Option("--train", metavar="FILE", help="Examples to learn from.", show_default=False)
+_VALID = typer.Option("--valid", metavar="FILE", help="Examples to watch.", show_default=False)
+
+
+def pretrain(
+    texts: options.Texts,
+    out: options.RunOut,
+    tokenizer: options.TokenizerPath = None,
+    size: options.Size = None,
+    steps: options.Steps = None,
+    epochs: options.Epochs = None,
+    minutes: options.Minutes = None,
+    seed: options.Seed = None,
+    checkpoint_every: options.CheckpointEvery = None,
+    text: options.TextColumn = None,
+    encoding: options.Encoding = None,
+    documents: options.Documents = None,
+    config: options.Config = None,
+    preset: options.Preset = "laptop",
+    assignments: options.Assignments = None,
+    resume: options.Resume = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Pre-train a language model on text without labels.
+
+    \b
+    Example:
+      regraft pretrain reviews.txt --out runs/base --minutes 10
+      regraft pretrain reviews.txt --out runs/base --minutes 10 --resume
+    """
+    settings = settings_from(
+        "pretrain",
+        preset=preset,
+        size=size,
+        config=config,
+        assignments=assignments,
+        flags={
+            **data_flags(text=text, encoding=encoding, documents=documents),
+            **train_flags(
+                steps=steps,
+                epochs=epochs,
+                minutes=minutes,
+                seed=seed,
+                checkpoint_every=checkpoint_every,
+            ),
+        },
+    )
+    from regraft.pretrain import pretrain as run
+
+    with terminal.progress_on_stderr(quiet=quiet) as progress:
+        result = run(
+            texts,
+            out=out,
+            settings=settings,
+            tokenizer_path=tokenizer,
+            resume=resume,
+            progress=progress,
+        )
+    if json:
+        terminal.show_json(result.to_dict())
+    else:
+        results.show_pretrained(result)
+
+
+def finetune(
+    base: Annotated[
+        str,
+        typer.Option(
+            "--base",
+            metavar="RUN",
+            help=f"Pre-trained run folder, or `{SCRATCH}` for random weights.",
+            show_default=False,
+        ),
+    ],
+    train: Annotated[Path, _TRAIN],
+    out: options.RunOut,
+    valid: Annotated[Path | None, _VALID] = None,
+    tokenizer: options.TokenizerPath = None,
+    size: options.Size = None,
+    steps: options.Steps = None,
+    epochs: options.Epochs = None,
+    minutes: options.Minutes = None,
+    seed: options.Seed = None,
+    checkpoint_every: options.CheckpointEvery = None,
+    text: options.TextColumn = None,
+    label: options.LabelColumn = None,
+    encoding: options.Encoding = None,
+    config: options.Config = None,
+    preset: options.Preset = "laptop",
+    assignments: options.Assignments = None,
+    resume: options.Resume = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Graft a classifier onto a base and train it on examples.
+
+    \b
+    Example:
+      regraft finetune --base runs/base --train train.csv --valid valid.csv --out runs/reviews
+      regraft finetune --base scratch --train train.csv --out runs/scratch --size tiny
+    """
+    if size and base != SCRATCH:
+        raise ConfigError(
+            f"--size {size} cannot change the shape of the base {base}.",
+            remedy=f"Leave --size away, or start from --base {SCRATCH}.",
+        )
+    settings = settings_from(
+        "finetune",
+        preset=preset,
+        size=size,
+        config=config,
+        assignments=assignments,
+        flags={
+            **data_flags(text=text, label=label, encoding=encoding),
+            **train_flags(
+                steps=steps,
+                epochs=epochs,
+                minutes=minutes,
+                seed=seed,
+                checkpoint_every=checkpoint_every,
+            ),
+        },
+    )
+    from regraft.finetune import finetune as run
+
+    with terminal.progress_on_stderr(quiet=quiet) as progress:
+        result = run(
+            base=None if base == SCRATCH else Path(base),
+            train=train,
+            valid=valid,
+            out=out,
+            settings=settings,
+            tokenizer_path=tokenizer,
+            resume=resume,
+            progress=progress,
+        )
+    if json:
+        terminal.show_json(result.to_dict())
+    else:
+        results.show_finetuned(result)
+
+
+def compare(
+    base: Annotated[
+        Path,
+        typer.Option("--base", metavar="RUN", help="Pre-trained run folder.", show_default=False),
+    ],
+    train: Annotated[Path, _TRAIN],
+    valid: Annotated[Path, _VALID],
+    test: Annotated[
+        Path,
+        typer.Option(
+            "--test", metavar="FILE", help="Examples opened once, at the end.", show_default=False
+        ),
+    ],
+    out: options.FolderOut,
+    seeds: Annotated[int, typer.Option("--seeds", metavar="K", help="Runs of each arm.")] = 3,
+    arms: Annotated[
+        str, typer.Option("--arms", metavar="NAMES", help="Arms to compare, between commas.")
+    ] = ARMS,
+    steps: options.Steps = None,
+    epochs: options.Epochs = None,
+    minutes: options.Minutes = None,
+    seed: options.Seed = None,
+    text: options.TextColumn = None,
+    label: options.LabelColumn = None,
+    encoding: options.Encoding = None,
+    config: options.Config = None,
+    preset: options.Preset = "laptop",
+    assignments: options.Assignments = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Prove whether pre-training paid.
+
+    Arms on the same batches and budget, several seeds, a paired test, a verdict in one sentence.
+
+    \b
+    Example:
+      regraft compare --base runs/base --train train.csv --valid valid.csv --test test.csv \\
+        --seeds 3 --out runs/comparison
+    """
+    settings = settings_from(
+        "finetune",
+        preset=preset,
+        config=config,
+        assignments=assignments,
+        flags={
+            **data_flags(text=text, label=label, encoding=encoding),
+            **train_flags(
+                steps=steps, epochs=epochs, minutes=minutes, seed=seed, checkpoint_every=None
+            ),
+        },
+    )
+    from regraft.compare import compare as run
+    from regraft.report import comparison_to_dict, write_report
+
+    with terminal.progress_on_stderr(quiet=quiet) as progress:
+        comparison = run(
+            base=base,
+            train=train,
+            valid=valid,
+            test=test,
+            seeds=seeds,
+            settings=settings,
+            arms=[name.strip() for name in arms.split(",") if name.strip()],
+            progress=progress,
+            command=shlex.join(["regraft", *sys.argv[1:]]),
+        )
+        written = write_report(comparison, out)
+    if json:
+        terminal.show_json(comparison_to_dict(comparison))
+    else:
+        results.show_comparison(comparison, report_path=written["report.html"])
+
+
+def demo(
+    offline: Annotated[
+        bool, typer.Option("--offline", help="A small synthetic corpus; no network, two minutes.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Folder to write; by default the first free of runs/demo, runs/demo-2 ...",
+            show_default=False,
+        ),
+    ] = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Tell the whole story on real reviews, in ten minutes.
+
+    Fetch, pre-train, graft, compare, predict; the synthetic corpus stands in without a network.
+
+    \b
+    Example:
+      regraft demo
+      regraft demo --offline --out runs/demo
+    """
+    from regraft.demo import demo as run
+
+    with terminal.progress_on_stderr(quiet=quiet) as progress:
+        result = run(out=out or _free_folder(), offline=offline, progress=progress)
+    if json:
+        terminal.show_json(results.demo_to_dict(result))
+    else:
+        results.show_demo(result)
+
+
+def _free_folder() -> Path:
+    """`make demo` must work a second time, too."""
+    names = itertools.chain(["demo"], (f"demo-{number}" for number in itertools.count(2)))
+    folders = (Path("runs") / name for name in names)
+    return next(folder for folder in folders if not folder.exists())

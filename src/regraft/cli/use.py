@@ -1,0 +1,183 @@
+"""The commands that use a run folder: `regraft evaluate`, `predict` and `generate`."""
+
+import csv
+import dataclasses
+import io
+import json as jsons
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from regraft.cli import options, results, terminal
+from regraft.cli.options import data_flags
+from regraft.config import DataSettings
+from regraft.errors import ConfigError
+
+
+def evaluate(
+    run: options.RunFolder,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Examples to score on.", show_default=False)
+    ],
+    text: options.TextColumn = None,
+    label: options.LabelColumn = None,
+    encoding: options.Encoding = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Score a classifier on examples.
+
+    \b
+    Example:
+      regraft evaluate runs/reviews test.csv
+    """
+    from regraft.evaluate import evaluate_run
+
+    data = _data_of(run, data_flags(text=text, label=label, encoding=encoding))
+    with terminal.progress_on_stderr(quiet=quiet) as progress:
+        evaluation = evaluate_run(run, file, data=data, progress=progress)
+    if json:
+        terminal.show_json(evaluation.to_dict())
+    else:
+        results.show_evaluation(evaluation)
+
+
+def predict(
+    run: options.RunFolder,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Texts; - is stdin.", show_default=False)
+    ],
+    format: Annotated[
+        Literal["csv", "jsonl"] | None,
+        typer.Option("--format", help="By default as --out ends, else csv.", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="FILE", help="Write here, not to stdout.", show_default=False
+        ),
+    ] = None,
+    text: options.TextColumn = None,
+    encoding: options.Encoding = None,
+    documents: options.Documents = None,
+) -> None:
+    """Predict labels, with the probability of each.
+
+    \b
+    Example:
+      regraft predict runs/reviews new.csv --out predictions.csv
+      echo "Un livre charmant." | regraft predict runs/reviews - --format jsonl
+    """
+    from regraft.classifier import load_classifier
+    from regraft.config import DataSettings
+    from regraft.runtime import write_text
+    from regraft.text import read_documents
+
+    data = _data_of(run, data_flags(text=text, encoding=encoding, documents=documents))
+    texts = [item.text for item in read_documents([file], data=data or DataSettings())]
+    classifier = load_classifier(run)
+    labels = [str(label) for label in classifier.classes_]
+    probabilities = classifier.predict_proba(texts).tolist()
+    written = format or ("jsonl" if out and out.suffix == ".jsonl" else "csv")
+    table = (_jsonl if written == "jsonl" else _csv)(texts, labels, probabilities)
+    if out is None:
+        terminal.show_line(table.rstrip("\n"))
+    else:
+        write_text(out, table)
+        terminal.show_message(f"{len(texts):,} predictions are in {out}.")
+
+
+def generate(
+    run: options.RunFolder,
+    prompt: Annotated[str, typer.Argument(help="Text to go on from.", show_default=False)],
+    temperature: Annotated[
+        float, typer.Option("--temperature", min=0.0, help="0 takes the likeliest token always.")
+    ] = 0.0,
+    top_k: Annotated[
+        int | None,
+        typer.Option("--top-k", min=1, help="Only the K likeliest tokens.", show_default=False),
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(
+            "--top-p",
+            min=0.0,
+            max=1.0,
+            help="Only the likeliest tokens that together have this probability.",
+            show_default=False,
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", min=1, help="Stop after so many tokens.")
+    ] = 100,
+    num: Annotated[int, typer.Option("--num", min=1, help="Number of texts.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the first text.")] = 0,
+    json: options.Json = False,
+) -> None:
+    """Go on writing from a prompt.
+
+    It stops at the end of the text or at --max-tokens; without --temperature it is greedy.
+
+    \b
+    Example:
+      regraft generate runs/base "Bonjour les"
+      regraft generate runs/base "Bonjour les" --temperature 0.8 --top-p 0.95 --num 3
+    """
+    if num > 1 and not temperature:
+        raise ConfigError(
+            f"--num {num} at temperature 0 would give {num} equal texts.",
+            remedy="Add for example --temperature 0.8.",
+        )
+    from regraft.generate import generate as run_generate
+
+    texts = [
+        run_generate(
+            run,
+            prompt,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            max_tokens=max_tokens,
+            seed=seed + index,
+        )
+        for index in range(num)
+    ]
+    if json:
+        terminal.show_json({"prompt": prompt, "texts": texts})
+    else:
+        for text in texts:
+            terminal.show_line(text)
+
+
+def _data_of(run: Path, flags: dict[str, Any]) -> DataSettings | None:
+    """The run's own data settings with the given flags; None when no flag changes them."""
+    from regraft.checkpoint import load_run
+
+    changes = {key.partition(".")[2]: value for key, value in flags.items() if value is not None}
+    return dataclasses.replace(load_run(run).settings.data, **changes) if changes else None
+
+
+def _csv(texts: Sequence[str], labels: Sequence[str], probabilities: list[list[float]]) -> str:
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(["text", "label", "probability", *(f"p({label})" for label in labels)])
+    for text, row in zip(texts, probabilities, strict=True):
+        best = max(range(len(row)), key=row.__getitem__)
+        writer.writerow([text, labels[best], *(f"{p:.6f}" for p in (row[best], *row))])
+    return table.getvalue()
+
+
+def _jsonl(texts: Sequence[str], labels: Sequence[str], probabilities: list[list[float]]) -> str:
+    lines = []
+    for text, row in zip(texts, probabilities, strict=True):
+        best = max(range(len(row)), key=row.__getitem__)
+        record = {
+            "text": text,
+            "label": labels[best],
+            "probability": round(row[best], 6),
+            "probabilities": {label: round(p, 6) for label, p in zip(labels, row, strict=True)},
+        }
+        lines.append(jsons.dumps(record, ensure_ascii=False) + "\n")
+    return "".join(lines)

@@ -1,0 +1,422 @@
+"""Every setting of regraft: its name, its help, its range, and the presets that fill them.
+
+Comes in: a preset, a TOML file, `section.key=value` pairs and flags. Goes out: one frozen, complete
+`Settings`, or a ConfigError that names all problems at once. Knows no data, no torch.
+"""
+
+import dataclasses
+import difflib
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+
+# annotated_types and annotated_doc instead of pydantic.Field: `regraft --help` reads the help texts
+# below and must stay under 0.3 s; pydantic itself is imported when something is validated.
+from annotated_doc import Doc
+from annotated_types import Ge, Gt, Le, Lt
+
+from regraft.errors import ConfigError
+
+Recipe = Literal["pretrain", "finetune"]
+
+LAB_VOCABULARY = 50_001
+DEFAULT_PRESET = "laptop"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """The shape of the backbone. The vocabulary is not here: it flows from the tokenizer."""
+
+    family: Annotated[
+        Literal["lab"],
+        Doc("Kind of block: `lab` is post-norm, ReLU, sinusoidal positions, square mask."),
+    ] = "lab"
+    width: Annotated[int, Ge(2), Doc("Width d of the embedding and of every layer.")] = 200
+    num_layers: Annotated[int, Ge(1), Doc("Number of layers L.")] = 4
+    num_heads: Annotated[int, Ge(1), Doc("Number of attention heads H; must divide the width.")] = 2
+    feedforward_width: Annotated[
+        int | Literal["auto"], Ge(1), Doc("Width of the feed-forward layer; `auto` is the width.")
+    ] = "auto"
+    dropout: Annotated[
+        float, Ge(0), Lt(1), Doc("Dropout after the embedding and in every sub-layer.")
+    ] = 0.5
+    attention_dropout: Annotated[
+        float,
+        Ge(0),
+        Lt(1),
+        Doc("Dropout on the attention weights; above 0 it closes the fast attention path."),
+    ] = 0.5
+    max_positions: Annotated[int, Ge(8), Doc("Longest sequence the positions are made for.")] = 5000
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadSettings:
+    """How a classifier reads the backbone."""
+
+    pooling: Annotated[
+        Literal["last", "mean", "first"],
+        Doc("Which vector the classifier reads: of the last real token, the mean, or the first."),
+    ] = "last"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerSettings:
+    """How a tokenizer is trained when none is given."""
+
+    kind: Annotated[
+        Literal["bpe", "unigram", "wordpiece"], Doc("Algorithm; `bpe` works on bytes.")
+    ] = "bpe"
+    size: Annotated[int, Ge(64), Doc("Size of the vocabulary, special tokens included.")] = 8192
+    sample_bytes: Annotated[
+        int, Ge(1000), Doc("At most this many bytes of text, sampled evenly, train the tokenizer.")
+    ] = 100_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """How files become documents and examples, and these become rows of tokens."""
+
+    text_column: Annotated[str, Doc("Column (csv, tsv, parquet) or key (jsonl) of the text.")] = (
+        "text"
+    )
+    label_column: Annotated[str, Doc("Column or key of the label.")] = "label"
+    encoding: Annotated[str, Doc("Encoding of text files.")] = "utf-8"
+    documents: Annotated[
+        Literal["line", "blank"],
+        Doc("Plain text: a document per `line`, or documents separated by `blank` lines."),
+    ] = "line"
+    max_length: Annotated[
+        int, Ge(8), Doc("Tokens a row: longer texts are cut (and the share cut is reported).")
+    ] = 256
+    packing: Annotated[
+        Literal["stream", "document"],
+        Doc("Pre-training rows: a `stream` of documents cut into full rows, or one `document` each."),
+    ] = "stream"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """How long, how fast and in what order to train."""
+
+    steps: Annotated[int | None, Ge(1), Doc("Length of training in optimiser steps.")] = None
+    epochs: Annotated[int | None, Ge(1), Doc("Length of training in passes over the data.")] = None
+    minutes: Annotated[
+        float | None, Gt(0), Doc("Length of training in minutes; the speed is measured first.")
+    ] = None
+    batch_size: Annotated[int, Ge(1), Doc("Rows an optimiser step.")] = 16
+    micro_batch_size: Annotated[
+        int | None, Ge(1), Doc("Rows held in memory at once; off means the whole batch.")
+    ] = None
+    optimizer: Annotated[Literal["adam", "adamw"], Doc("Optimiser.")] = "adamw"
+    lr: Annotated[float, Gt(0), Le(1), Doc("Peak learning rate.")] = 1e-3
+    weight_decay: Annotated[float, Ge(0), Doc("Decay of matrices (adamw only).")] = 0.01
+    clip_norm: Annotated[float | None, Gt(0), Doc("Largest gradient norm; off means no clip.")] = (
+        1.0
+    )
+    schedule: Annotated[
+        Literal["constant", "linear", "cosine"], Doc("Learning rate after the warm-up.")
+    ] = "linear"
+    warmup_steps: Annotated[int, Ge(0), Doc("Steps over which the learning rate rises.")] = 50
+    freeze_base: Annotated[bool, Doc("Fine-tuning: train the head only.")] = False
+    class_weight: Annotated[
+        Literal["none", "balanced"], Doc("Fine-tuning: weigh classes by inverse frequency.")
+    ] = "none"
+    valid_share: Annotated[
+        float, Ge(0), Lt(0.5), Doc("Pre-training: share of documents kept for validation.")
+    ] = 0.01
+    seed: Annotated[int, Ge(0), Doc("Seed of weights, order and dropout.")] = 0
+    checkpoint_every: Annotated[
+        int | None, Ge(1), Doc("Steps between checkpoints; off means only on interruption.")
+    ] = 200
+    keep_checkpoints: Annotated[int, Ge(1), Doc("Checkpoints kept while training.")] = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """All settings of one run, complete: what is saved in the run folder."""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    preset: Annotated[str, Doc("Name of the preset the settings started from.")] = DEFAULT_PRESET
+    model: ModelSettings = field(default_factory=ModelSettings)
+    head: HeadSettings = field(default_factory=HeadSettings)
+    tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
+    data: DataSettings = field(default_factory=DataSettings)
+    train: TrainSettings = field(default_factory=TrainSettings)
+
+
+for _section in (ModelSettings, HeadSettings, TokenizerSettings, DataSettings, TrainSettings):
+    _section.__pydantic_config__ = {"extra": "forbid"}  # type: ignore[attr-defined]
+
+# A preset is written as its differences from the defaults above, once for each recipe.
+_LAB = {
+    "tokenizer": {"size": LAB_VOCABULARY},
+    "data": {"max_length": 512},
+}
+_LAPTOP = {
+    "model": {"width": 256, "num_layers": 3, "num_heads": 4, "dropout": 0.1, "attention_dropout": 0},
+    "head": {"pooling": "mean"},
+}
+PRESETS: dict[str, dict[Recipe, dict[str, dict[str, Any]]]] = {
+    "lab": {
+        "pretrain": {**_LAB, "train": {"lr": 1e-3, "epochs": 1, "batch_size": 8}},
+        "finetune": {
+            **_LAB,
+            "train": {
+                "optimizer": "adam",
+                "lr": 1e-4,
+                "weight_decay": 0.0,
+                "clip_norm": None,
+                "schedule": "constant",
+                "warmup_steps": 0,
+                "batch_size": 8,
+                "epochs": 10,
+            },
+        },
+    },
+    "laptop": {
+        "pretrain": {**_LAPTOP, "train": {"minutes": 10.0}},
+        "finetune": {**_LAPTOP, "train": {"lr": 5e-4, "epochs": 8, "warmup_steps": 20}},
+    },
+}
+PRESET_HELP = {
+    "lab": "the founding exercise exactly: V 50,001, d 200, 4 layers, 2 heads, dropout 0.5",
+    "laptop": "the same block sized for two cores: small vocabulary, light dropout, mean pooling",
+}
+# One dial for the shape; the numbers are width, layers, heads.
+SIZES: dict[str, tuple[int, int, int]] = {
+    "tiny": (64, 2, 2),
+    "mini": (128, 3, 2),
+    "small": (256, 4, 4),
+    "base": (512, 8, 8),
+}
+
+
+def resolve(
+    recipe: Recipe,
+    *,
+    preset: str | None = None,
+    size: str | None = None,
+    config_path: Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Complete settings: preset, then size, then the TOML file, then `section.key` overrides.
+
+    Without a preset, the one the TOML file names, else the default.
+    A length (`train.steps`, `train.epochs`, `train.minutes`) given later replaces any given before.
+    Override values that are None are skipped, so flags can be passed as they come.
+    """
+    problems: list[str] = []
+    file_values = _read_toml(config_path) if config_path else {}
+    named = file_values.pop("preset", DEFAULT_PRESET)
+    preset = named if preset is None else preset
+    if preset not in PRESETS:
+        raise ConfigError(
+            f"There is no preset {preset!r}.",
+            f"Presets are {_names(PRESETS)}.",
+            remedy=_nearest(preset, PRESETS),
+        )
+    values: dict[str, Any] = {"preset": preset}
+    _merge(values, PRESETS[preset][recipe])
+    if size is not None:
+        if size not in SIZES:
+            problems.append(f"size: {size!r} is not one of {_names(SIZES)}")
+        else:
+            width, num_layers, num_heads = SIZES[size]
+            shape = {"width": width, "num_layers": num_layers, "num_heads": num_heads}
+            _merge(values, {"model": shape})
+    _merge(values, file_values)
+    _merge(values, _nested(overrides or {}, problems))
+    return _validated(values, problems)
+
+
+def settings_from_dict(values: Mapping[str, Any]) -> Settings:
+    """The settings saved in a run folder, validated again."""
+    return _validated(dict(values), [])
+
+
+def settings_to_dict(settings: Settings) -> dict[str, Any]:
+    """Plain nested values, ready for JSON."""
+    return dataclasses.asdict(settings)
+
+
+def replace(settings: Settings, section: str, **changes: Any) -> Settings:
+    """Settings with some values of one section changed; for values derived by a recipe."""
+    part = dataclasses.replace(getattr(settings, section), **changes)
+    return dataclasses.replace(settings, **{section: part})
+
+
+def parse_assignments(assignments: list[str]) -> dict[str, str]:
+    """`["train.lr=3e-4"]` -> `{"train.lr": "3e-4"}`."""
+    parsed: dict[str, str] = {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(
+                f"--set {assignment!r} is not an assignment.",
+                "It takes section.key=value.",
+                remedy="Write for example --set train.lr=3e-4.",
+            )
+        parsed[key.strip()] = value.strip()
+    return parsed
+
+
+@dataclass(frozen=True)
+class SettingHelp:
+    """One row of the settings reference."""
+
+    key: str
+    type: str
+    default: Any
+    help: str
+
+
+def read_setting_help() -> Iterator[SettingHelp]:
+    """Every setting with its help, in order: the one source of CLI help and docs/reference."""
+    for section_field in dataclasses.fields(Settings):
+        if section_field.name == "preset":
+            continue
+        section = get_type_hints(Settings)[section_field.name]
+        hints = get_type_hints(section, include_extras=True)
+        for setting in dataclasses.fields(section):
+            hint, *extras = get_args(hints[setting.name])
+            text = next(extra.documentation for extra in extras if isinstance(extra, Doc))
+            key = f"{section_field.name}.{setting.name}"
+            yield SettingHelp(key, _type_name(hint), setting.default, text)
+
+
+@lru_cache(maxsize=1)
+def _help_by_key() -> dict[str, str]:
+    return {row.key: row.help for row in read_setting_help()}
+
+
+def setting_help(key: str) -> str:
+    """The help text of one setting."""
+    return _help_by_key()[key]
+
+
+def _type_name(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return " \\| ".join(str(value) for value in get_args(hint))
+    if get_args(hint):
+        return " \\| ".join(_type_name(part) for part in get_args(hint))
+    return "none" if hint is type(None) else hint.__name__
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"Cannot read the configuration {path}: {error.strerror}.",
+            remedy="Check the path given to --config.",
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{path} is not valid TOML: {error}.",
+            "Expected sections such as [train] with lines such as lr = 3e-4.",
+            remedy="Mend the file, or pass single settings with --set.",
+        ) from error
+
+
+def _merge(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    for key, change in changes.items():
+        if isinstance(change, Mapping):
+            section = dict(values.get(key) or {})
+            if key == "train" and _LENGTHS & change.keys():
+                section = {name: value for name, value in section.items() if name not in _LENGTHS}
+            values[key] = {**section, **change}
+        else:
+            values[key] = change
+
+
+_LENGTHS = {"steps", "epochs", "minutes"}
+
+
+def _nested(overrides: Mapping[str, Any], problems: list[str]) -> dict[str, dict[str, Any]]:
+    nested: dict[str, dict[str, Any]] = {}
+    for dotted, value in overrides.items():
+        section, dot, key = dotted.partition(".")
+        if value is None:
+            continue
+        if not dot:
+            problems.append(f"{dotted}: a setting is written section.key, such as train.lr")
+            continue
+        # `--set train.clip_norm=none` switches off what a preset switched on.
+        nested.setdefault(section, {})[key] = (
+            None if isinstance(value, str) and value.lower() == "none" else value
+        )
+    # `train.class_weight=none` names a choice, not an absence.
+    if nested.get("train", {}).get("class_weight", "none") is None:
+        nested["train"]["class_weight"] = "none"
+    return nested
+
+
+def _validated(values: dict[str, Any], problems: list[str]) -> Settings:
+    """Validate by pydantic and by the rules that span fields; report every problem at once."""
+    from pydantic import TypeAdapter, ValidationError
+
+    settings = None
+    try:
+        settings = TypeAdapter(Settings).validate_python(values)
+    except ValidationError as error:
+        problems = problems + [_readable(problem) for problem in error.errors()]
+    if settings is not None:
+        problems = problems + list(_contradictions(settings))
+    if problems or settings is None:
+        count = "1 setting is" if len(problems) == 1 else f"{len(problems)} settings are"
+        raise ConfigError(
+            f"{count} wrong: " + "; ".join(problems) + ".",
+            remedy="See `regraft settings` for every setting and its range.",
+        )
+    if settings.model.feedforward_width == "auto":
+        settings = replace(settings, "model", feedforward_width=settings.model.width)
+    return settings
+
+
+def _contradictions(settings: Settings) -> Iterator[str]:
+    model, train = settings.model, settings.train
+    if model.width % model.num_heads:
+        yield f"model.num_heads: {model.num_heads} does not divide model.width {model.width}"
+    if model.width % 2:
+        yield f"model.width: {model.width} is odd; sinusoidal positions come in pairs"
+    if settings.data.max_length > model.max_positions:
+        yield (
+            f"data.max_length: {settings.data.max_length} exceeds "
+            f"model.max_positions {model.max_positions}"
+        )
+    lengths = [name for name in sorted(_LENGTHS) if getattr(train, name) is not None]
+    if len(lengths) > 1:
+        yield f"train: {' and '.join(lengths)} are both set; give one"
+    if train.micro_batch_size and train.batch_size % train.micro_batch_size:
+        yield (
+            f"train.micro_batch_size: {train.micro_batch_size} does not divide "
+            f"train.batch_size {train.batch_size}"
+        )
+
+
+def _readable(problem: Any) -> str:
+    key = ".".join(str(part) for part in problem["loc"][:2])
+    if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        known = [row.key for row in read_setting_help()] + [
+            part.name for part in dataclasses.fields(Settings)
+        ]
+        return f"{key}: there is no such setting. {_nearest(key, known)}".rstrip(".")
+    message = problem["msg"][0].lower() + problem["msg"][1:]
+    return f"{key}: {message}, not {problem['input']!r}"
+
+
+def _names(names: Mapping[str, Any]) -> str:
+    return ", ".join(names)
+
+
+def _nearest(word: str, known: Any) -> str:
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"Did you mean {close[0]!r}?" if close else "See `regraft settings` for all of them."

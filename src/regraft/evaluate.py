@@ -1,0 +1,121 @@
+"""A model over a split: probabilities, and the numbers made of them.
+
+Comes in: a model and rows. Goes out: an `Evaluation`, or the loss of a language model. Results are
+summed as they come; scores over the vocabulary are never kept. Trains nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from regraft.batches import ExampleRows, Rows, example_rows, sorted_batches
+from regraft.checkpoint import load_run
+from regraft.config import DataSettings
+from regraft.heads import Model
+from regraft.metrics import (
+    Interval,
+    accuracy_interval,
+    confusion,
+    expected_calibration_error,
+    macro_f1,
+)
+from regraft.objectives import causal
+from regraft.runtime import SILENT, Progress
+from regraft.text import Labels, check_labels_known, load_examples
+
+EVALUATION_BATCH = 32
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a classifier did on a labelled file."""
+
+    num_examples: int
+    accuracy: Interval
+    macro_f1: float
+    calibration_error: float
+    cut_share: float
+    labels: tuple[str, ...]
+    confusion: list[list[int]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return asdict(self)
+
+
+@torch.no_grad()
+def class_probabilities(
+    model: Model, rows: Rows, *, on_batch: Callable[[int], None] = lambda num_rows: None
+) -> NDArray[np.float64]:
+    """N x C probabilities in the order of the rows, whatever order they were computed in."""
+    model.eval()
+    device = next(model.parameters()).device
+    parts, places = [], []
+    for numbers in sorted_batches(rows.lengths, batch_size=EVALUATION_BATCH):
+        batch = rows.batch(numbers).to(device)
+        scores_BC = model(batch.ids_BT, real_BT=batch.real_BT)
+        parts.append(scores_BC.double().softmax(dim=1).cpu().numpy())
+        places.append(numbers)
+        on_batch(len(numbers))
+    probabilities_NC = np.empty((len(rows.lengths), parts[0].shape[1]))
+    probabilities_NC[np.concatenate(places)] = np.concatenate(parts)
+    return probabilities_NC
+
+
+@torch.no_grad()
+def language_model_loss(model: Model, rows: Rows, *, max_tokens: int) -> float:
+    """Mean nats a token over the first rows that hold `max_tokens` tokens."""
+    model.eval()
+    device = next(model.parameters()).device
+    num_rows = int(np.searchsorted(np.cumsum(rows.lengths), max_tokens)) + 1
+    total, count = 0.0, 0
+    for numbers in sorted_batches(rows.lengths[:num_rows], batch_size=EVALUATION_BATCH):
+        loss_sum = causal(model, rows.batch(numbers).to(device))
+        total += float(loss_sum.total)
+        count += loss_sum.count
+    return total / count
+
+
+def evaluation(
+    probabilities_NC: NDArray[np.float64], *, targets_N: NDArray[np.int64], labels: Labels,
+    cut_share: float,
+) -> Evaluation:
+    """The numbers a user asks for, from probabilities and the truth."""
+    predictions_N = probabilities_NC.argmax(axis=1)
+    return Evaluation(
+        num_examples=len(targets_N),
+        accuracy=accuracy_interval((predictions_N == targets_N)[None]),
+        macro_f1=macro_f1(predictions_N, targets_N, num_classes=len(labels.names)),
+        calibration_error=expected_calibration_error(probabilities_NC, targets_N),
+        cut_share=cut_share,
+        labels=labels.names,
+        confusion=confusion(predictions_N, targets_N, num_classes=len(labels.names)).tolist(),
+    )
+
+
+def evaluate_run(
+    run_dir: Path, path: Path, *, data: DataSettings | None = None, progress: Progress = SILENT
+) -> Evaluation:
+    """A saved classifier on a labelled file; columns and encoding as at training unless given."""
+    run = load_run(run_dir, kind="classifier")
+    labels = Labels(run.info.labels)
+    examples = load_examples(path, data=data or run.settings.data)
+    check_labels_known(examples, labels)
+    rows = example_rows(examples, labels=labels, tokenizer=run.tokenizer, data=run.settings.data)
+    progress.start("evaluate", total=len(examples))
+    probabilities_NC = class_probabilities(run.model, rows, on_batch=progress.advance)
+    progress.finish()
+    targets_N = np.array([labels.target(example.label) for example in examples])
+    return evaluation(
+        probabilities_NC, targets_N=targets_N, labels=labels, cut_share=cut_share(rows)
+    )
+
+
+def cut_share(rows: ExampleRows) -> float:
+    """Share of texts longer than the model reads."""
+    return rows.num_cut / max(len(rows.lengths), 1)

@@ -1,0 +1,329 @@
+"""Recipe: a base, or scratch, becomes a run folder with a classifier in it.
+
+Comes in: a base folder or None, labelled files, settings. Goes out: the folder and a
+`FinetuneResult`. `train_classifier` is the part without files, shared by compare and TextClassifier:
+whoever fine-tunes in regraft fine-tunes here.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from regraft.batches import ExampleRows, example_rows
+from regraft.checkpoint import LoadedRun, RunFolder, RunInfo, load_run, read_settings
+from regraft.config import DEFAULT_PRESET, Settings, resolve
+from regraft.errors import ConfigError
+from regraft.evaluate import class_probabilities, cut_share
+from regraft.heads import Model, Transplant, build_classifier, graft
+from regraft.metrics import accuracy
+from regraft.objectives import classify
+from regraft.runtime import SILENT, Progress, device, fingerprint, interruptible, seeded
+from regraft.text import (
+    Example,
+    Labels,
+    check_labels_known,
+    check_trainable,
+    labels_of,
+    load_examples,
+    split_examples,
+)
+from regraft.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+from regraft.trainer import build_state, steps
+
+# Share of the training examples that become valid when no valid file is given.
+VALID_SHARE = 0.15
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """Accuracy on valid after an epoch; epoch 0 is before the first."""
+
+    epoch: int
+    step: int
+    train_loss: float
+    valid_accuracy: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class FinetuneResult:
+    """What a fine-tuning run gave."""
+
+    run_dir: str
+    base: str
+    labels: tuple[str, ...]
+    num_train: int
+    num_valid: int
+    valid_accuracy: tuple[float, ...]
+    cut_share: float
+    seconds: float
+    transplant: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where fine-tuning starts: a tokenizer, complete settings, and the base's run if there is one."""
+
+    tokenizer: Tokenizer
+    settings: Settings
+    base: LoadedRun | None
+
+    def build_model(self, *, num_classes: int, seed: int) -> tuple[Model, Transplant | None]:
+        """A classifier with a new head on the base, or all new. Equal seeds give equal heads."""
+        pooling = self.settings.head.pooling
+        if self.base is not None:
+            with seeded(seed, stream="head"):
+                model, transplant = graft(self.base.model, num_classes=num_classes, pooling=pooling)
+            _set_dropout(model, settings=self.settings)
+            return model, transplant
+        with seeded(seed, stream="weights"):
+            model = build_classifier(
+                self.settings.model,
+                vocab_size=self.tokenizer.vocab_size,
+                num_classes=num_classes,
+                pooling=pooling,
+            )
+        return model, None
+
+
+def base_preset(base: str | Path | None) -> str:
+    """The preset to fine-tune with when none is named: the base's own."""
+    return DEFAULT_PRESET if base is None else read_settings(Path(base)).preset
+
+
+def start_from_base(run_dir: Path, *, settings: Settings) -> Start:
+    """The base decides tokenizer and shape; dropout, pooling and training are the settings'."""
+    base = load_run(run_dir, kind="language-model")
+    model = dataclasses.replace(
+        base.settings.model,
+        dropout=settings.model.dropout,
+        attention_dropout=settings.model.attention_dropout,
+    )
+    settings = dataclasses.replace(
+        settings, model=model, tokenizer=base.settings.tokenizer
+    )
+    if settings.data.max_length > model.max_positions:
+        raise ConfigError(
+            f"data.max_length is {settings.data.max_length}, but the base {run_dir} has positions "
+            f"for {model.max_positions} tokens.",
+            remedy=f"Pass --set data.max_length={model.max_positions}.",
+        )
+    return Start(base.tokenizer, settings, base)
+
+
+def start_from_scratch(
+    texts: Sequence[str], *, settings: Settings, tokenizer_path: Path | None, progress: Progress
+) -> Start:
+    """No base: the tokenizer given, or one trained on the training texts."""
+    if tokenizer_path is not None:
+        return Start(load_tokenizer(tokenizer_path), settings, None)
+    tokenizer = train_tokenizer(texts, settings=settings.tokenizer, progress=progress)
+    return Start(tokenizer, settings, None)
+
+
+def finetune(
+    *,
+    base: str | Path | None,
+    train: str | Path,
+    valid: str | Path | None = None,
+    out: str | Path,
+    settings: Settings | None = None,
+    tokenizer_path: str | Path | None = None,
+    resume: bool = False,
+    progress: Progress = SILENT,
+) -> FinetuneResult:
+    """Train a classifier on the file `train` and leave it in the folder `out`.
+
+    `base` is the run folder of a language model, or None for scratch. Without `valid`, a part of
+    train is held out. With `resume` the run in `out` goes on from its last checkpoint.
+    """
+    settings = settings or resolve("finetune", preset=base_preset(base))
+    folder = RunFolder(Path(out))
+    train_examples, valid_examples = load_splits(
+        train, valid=valid, settings=settings, progress=progress
+    )
+    labels = labels_of(train_examples)
+    if base is not None:
+        start = start_from_base(Path(base), settings=settings)
+    else:
+        resumed = folder.run_dir / "tokenizer.json" if resume and folder.exists else None
+        path = resumed or (None if tokenizer_path is None else Path(tokenizer_path))
+        texts = [example.text for example in train_examples]
+        start = start_from_scratch(
+            texts, settings=settings, tokenizer_path=path, progress=progress
+        )
+    settings = start.settings
+
+    info = RunInfo(
+        kind="classifier",
+        status="training",
+        labels=labels.names,
+        base=None if base is None else {"run_dir": str(base)},
+        fingerprints={
+            "train": examples_fingerprint(train_examples),
+            "valid": examples_fingerprint(valid_examples),
+            "tokenizer": start.tokenizer.fingerprint,
+        },
+    )
+    info = folder.start(info, settings=settings, tokenizer=start.tokenizer, resume=resume)
+    if info.status == "complete":
+        progress.say(f"{folder.run_dir} is complete already.")
+        return FinetuneResult(**info.result)
+
+    model, transplant = start.build_model(num_classes=len(labels.names), seed=settings.train.seed)
+    told = "all weights are new (scratch)" if transplant is None else str(transplant)
+    progress.say(f"Graft: {told}.")
+    rows = example_rows(
+        train_examples, labels=labels, tokenizer=start.tokenizer, data=settings.data
+    )
+    valid_rows = example_rows(
+        valid_examples, labels=labels, tokenizer=start.tokenizer, data=settings.data
+    )
+    if rows.num_cut:
+        progress.say(
+            f"{cut_share(rows):.1%} of the training texts are longer than "
+            f"{settings.data.max_length} tokens and were cut."
+        )
+    records = list(
+        train_classifier(
+            model, rows=rows, valid_rows=valid_rows, settings=settings, folder=folder,
+            progress=progress,
+        )
+    )
+    result = FinetuneResult(
+        run_dir=str(folder.run_dir),
+        base="scratch" if base is None else str(base),
+        labels=labels.names,
+        num_train=len(train_examples),
+        num_valid=len(valid_examples),
+        valid_accuracy=tuple(record.valid_accuracy for record in records),
+        cut_share=cut_share(rows),
+        seconds=records[-1].seconds,
+        transplant=told,
+    )
+    folder.finish(dataclasses.replace(info, result=result.to_dict()), model=model)
+    return result
+
+
+def load_splits(
+    train: str | Path, *, valid: str | Path | None, settings: Settings, progress: Progress
+) -> tuple[list[Example], list[Example]]:
+    """Labelled train and valid, checked against each other; valid is held out if not given."""
+    train_examples = load_examples(train, data=settings.data)
+    check_trainable(train_examples)
+    if valid is None:
+        train_examples, valid_examples = split_examples(
+            train_examples, share=VALID_SHARE, seed=settings.train.seed
+        )
+        progress.say(
+            f"No valid file: {len(valid_examples)} of the training examples were held out."
+        )
+    else:
+        valid_examples = load_examples(valid, data=settings.data)
+    check_labels_known(valid_examples, labels_of(train_examples))
+    return train_examples, valid_examples
+
+
+def examples_fingerprint(examples: Sequence[Example]) -> str:
+    """A hash of texts and labels in order."""
+    return fingerprint(part for example in examples for part in (example.text, example.label))
+
+
+def train_classifier(
+    model: Model,
+    *,
+    rows: ExampleRows,
+    valid_rows: ExampleRows,
+    settings: Settings,
+    folder: RunFolder | None = None,
+    progress: Progress = SILENT,
+) -> Iterator[EpochRecord]:
+    """Train in place; yield accuracy on valid before the first epoch and after every one.
+
+    With a folder, metrics are logged and checkpoints saved there, and a checkpoint found there is
+    gone on from. The task a progress shows is one tick an optimiser step.
+    """
+    train = settings.train
+    state = build_state(model.to(device()), settings=train, num_rows=len(rows.lengths))
+    history: list[EpochRecord] = []
+    if folder is not None and (extra := folder.load_checkpoint(state)) is not None:
+        history = [EpochRecord(**values) for values in extra["history"]]
+        progress.say(f"Resuming {folder.run_dir} after step {state.step:,}.")
+        yield from history
+
+    def record_epoch(epoch: int, *, train_loss: float) -> EpochRecord:
+        record = EpochRecord(
+            epoch=epoch,
+            step=state.step,
+            train_loss=train_loss,
+            valid_accuracy=_valid_accuracy(model, valid_rows),
+            seconds=state.seconds,
+        )
+        history.append(record)
+        if folder is not None:
+            folder.log(
+                {"step": record.step, "epoch": epoch, "loss": train_loss,
+                 "eval_accuracy": record.valid_accuracy}
+            )
+        return record
+
+    budget_seconds = None if train.minutes is None else train.minutes * 60
+    progress.start("fine-tune", total=budget_seconds or state.total_steps)
+    progress.advance(state.seconds if budget_seconds else state.step)
+    if not history:
+        yield record_epoch(0, train_loss=float("nan"))
+    objective = classify(_class_weights(rows, settings=settings))
+    losses: list[float] = []
+    with interruptible() as interruption:
+        for record in steps(state, rows=rows, objective=objective, settings=train):
+            losses.append(record.loss)
+            if record.is_epoch_end or record.step == record.total_steps:
+                yield record_epoch(record.epoch + 1, train_loss=float(np.mean(losses)))
+                losses = []
+            progress.advance(
+                record.seconds if budget_seconds else 1,
+                note=f"epoch {record.epoch + 1}  loss {record.loss:.3f}  "
+                f"valid {history[-1].valid_accuracy:.1%}",
+            )
+            due = train.checkpoint_every and record.step % train.checkpoint_every == 0
+            if folder is not None and (due or interruption.requested):
+                past = [dataclasses.asdict(entry) for entry in history]
+                folder.save_checkpoint(
+                    state, keep=train.keep_checkpoints, extra={"history": past}
+                )
+            if interruption.requested:
+                progress.finish()
+                raise KeyboardInterrupt
+    progress.finish()
+
+
+def _valid_accuracy(model: Model, rows: ExampleRows) -> float:
+    return accuracy(class_probabilities(model, rows).argmax(axis=1), rows.targets)
+
+
+def _class_weights(rows: ExampleRows, *, settings: Settings) -> torch.Tensor | None:
+    """Inverse frequency, scaled so that the mean weight of an example is 1."""
+    if settings.train.class_weight == "none":
+        return None
+    counts_C = np.bincount(rows.targets)
+    weights_C = len(rows.targets) / (len(counts_C) * np.maximum(counts_C, 1))
+    return torch.tensor(weights_C, dtype=torch.float32)
+
+
+def _set_dropout(model: Model, *, settings: Settings) -> None:
+    """A base keeps its weights and takes the fine-tuning's dropout."""
+    for module in model.backbone.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = settings.model.dropout
+    for block in model.backbone.blocks:
+        block.attention.dropout = settings.model.attention_dropout  # type: ignore[union-attr]
+    model.backbone.settings = settings.model

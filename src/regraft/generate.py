@@ -1,0 +1,113 @@
+"""Text from a base: one token after the other, each read once thanks to a key-value cache.
+
+Comes in: a language model's run folder and a prompt. Goes out: the prompt with its continuation, up
+to the end token or a maximum length. Greedy at temperature 0, else sampled.
+"""
+
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regraft.checkpoint import LoadedRun, load_run
+from regraft.errors import ConfigError
+from regraft.model import KeyValueCache
+from regraft.runtime import seed_generator
+
+
+def generate(
+    run_dir: str | Path,
+    prompt: str,
+    *,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    max_tokens: int = 100,
+    seed: int = 0,
+) -> str:
+    """Continue `prompt` with the language model in `run_dir`."""
+    run = load_run(Path(run_dir), kind="language-model")
+    return continue_text(
+        run,
+        prompt,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        max_tokens=max_tokens,
+        seed=seed,
+    )
+
+
+@torch.no_grad()
+def continue_text(
+    run: LoadedRun,
+    prompt: str,
+    *,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    max_tokens: int = 100,
+    seed: int = 0,
+) -> str:
+    """Continue `prompt` with a language model that is loaded already."""
+    _check(temperature=temperature, top_k=top_k, top_p=top_p, max_tokens=max_tokens)
+    tokenizer, backbone = run.tokenizer, run.model.backbone
+    generator = seed_generator(seed, stream="generate")
+    ids = [tokenizer.start_id, *tokenizer.encode(prompt)]
+    max_positions = run.settings.model.max_positions
+    if len(ids) >= max_positions:
+        raise ConfigError(
+            f"The prompt has {len(ids):,} tokens; the model has {max_positions:,} positions.",
+            remedy="Shorten the prompt.",
+        )
+    cache = KeyValueCache(run.settings.model.num_layers)
+    unread, num_prompt = ids, len(ids)
+    while len(ids) < min(num_prompt + max_tokens, max_positions):
+        hidden_BTD = backbone(torch.tensor([unread]), cache=cache)
+        scores_V = run.model.head.linear(hidden_BTD[0, -1])
+        # Padding and start never continue a text.
+        scores_V[[tokenizer.pad_id, tokenizer.start_id]] = -torch.inf
+        token = _choose(
+            scores_V, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator
+        )
+        if token == tokenizer.end_id:
+            break
+        ids.append(token)
+        unread = [token]
+    return tokenizer.decode(ids[1:])
+
+
+def _choose(
+    scores_V: Float[Tensor, " V"],
+    *,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    generator: torch.Generator,
+) -> int:
+    if temperature == 0:
+        return int(scores_V.argmax())
+    probabilities_V, order_V = (scores_V / temperature).softmax(dim=0).sort(descending=True)
+    if top_k is not None:
+        probabilities_V[top_k:] = 0
+    if top_p is not None:
+        # Keep the smallest set that holds top_p; the token that crosses the line is within it.
+        probabilities_V[(probabilities_V.cumsum(dim=0) - probabilities_V) >= top_p] = 0
+    return int(order_V[torch.multinomial(probabilities_V, 1, generator=generator)])
+
+
+def _check(
+    *, temperature: float, top_k: int | None, top_p: float | None, max_tokens: int
+) -> None:
+    problems = []
+    if temperature < 0:
+        problems.append(f"temperature is {temperature}, it must be 0 (greedy) or more")
+    if top_k is not None and top_k < 1:
+        problems.append(f"top_k is {top_k}, it must be 1 or more")
+    if top_p is not None and not 0 < top_p <= 1:
+        problems.append(f"top_p is {top_p}, it must lie above 0 and at most at 1")
+    if max_tokens < 1:
+        problems.append(f"max_tokens is {max_tokens}, it must be 1 or more")
+    if problems:
+        raise ConfigError(f"Cannot sample: {'; '.join(problems)}.", remedy="Mend these options.")

@@ -1,0 +1,190 @@
+"""The machine: device, threads, seeds, the environment's fingerprint, progress, files written whole.
+
+Comes in: nothing but the machine. Goes out: facts about it and the few ways to touch it. Knows
+nothing of text or models; torch is imported only where a function needs it.
+"""
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import platform
+import signal
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import IO, TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from regraft.errors import RegraftError, RunFolderError
+
+if TYPE_CHECKING:
+    import torch
+
+
+@runtime_checkable
+class Progress(Protocol):
+    """How a recipe talks while it runs. One task is open at a time."""
+
+    def start(self, name: str, *, total: float | None) -> None:
+        """Open a task; `total` is in whatever unit `advance` counts, None if unknown."""
+
+    def advance(self, amount: float = 1, *, note: str = "") -> None:
+        """Move the open task; `note` replaces the text behind the bar."""
+
+    def finish(self) -> None:
+        """Close the open task."""
+
+    def say(self, message: str) -> None:
+        """One line a user should read even when the bar is gone."""
+
+
+class Silent:
+    """The library's default Progress: says nothing."""
+
+    def start(self, name: str, *, total: float | None) -> None: ...
+    def advance(self, amount: float = 1, *, note: str = "") -> None: ...
+    def finish(self) -> None: ...
+    def say(self, message: str) -> None: ...
+
+
+SILENT = Silent()
+
+
+def tracked(
+    items: Iterable[Any], *, name: str, total: float | None, progress: Progress
+) -> Iterator[Any]:
+    """The same items, with a task that moves by one for each."""
+    progress.start(name, total=total)
+    try:
+        for item in items:
+            yield item
+            progress.advance()
+    finally:
+        progress.finish()
+
+
+def device() -> "torch.device":
+    """The best device present: CUDA, then Apple's MPS, then the CPU."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    if torch.backends.mps.is_available():
+        return torch.device("mps")
+    return torch.device("cpu")
+
+
+def seed_generator(seed: int, *, stream: str) -> "torch.Generator":
+    """A CPU generator of its own for each (seed, stream), so that streams never share numbers."""
+    import torch
+
+    digest = hashlib.sha256(f"{seed}:{stream}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+@contextlib.contextmanager
+def seeded(seed: int, *, stream: str) -> Iterator[None]:
+    """Torch's global generator seeded inside the block and put back after it (weights, dropout)."""
+    import torch
+
+    with torch.random.fork_rng():
+        torch.manual_seed(seed_generator(seed, stream=stream).initial_seed())
+        yield
+
+
+class Interruption:
+    """Set by the first Ctrl-C or SIGTERM inside `interruptible`; the loop looks between steps."""
+
+    requested = False
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Interruption]:
+    """Hold back Ctrl-C and SIGTERM until a safe moment; a second one strikes at once.
+
+    Signals belong to the main thread: elsewhere nothing is changed.
+    """
+    interruption = Interruption()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if interruption.requested:
+            raise KeyboardInterrupt
+        interruption.requested = True
+
+    previous = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            previous[number] = signal.signal(number, handle)
+    except ValueError:
+        previous = {}
+    try:
+        yield interruption
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def fingerprint(parts: Iterable[str | bytes]) -> str:
+    """A short hash of texts in order; equal texts give equal fingerprints on any machine."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "big"))
+        digest.update(data)
+    return digest.hexdigest()[:16]
+
+
+def environment() -> dict[str, str]:
+    """Versions and hardware, for the run folder and the report."""
+    from importlib.metadata import version
+
+    names = ("regraft", "torch", "tokenizers", "scikit-learn", "numpy")
+    return {
+        **{name: version(name) for name in names},
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": str(os.cpu_count()),
+    }
+
+
+def write_whole(path: Path, write: Callable[[IO[bytes]], None]) -> None:
+    """Write a file beside, fsync, rename: a crash or a full disk leaves the old file or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(beside, 0o644)
+        os.replace(beside, path)
+    except OSError as error:
+        raise disk_error(path, error) from error
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(beside)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole, as UTF-8."""
+    write_whole(path, lambda file: file.write(text.encode("utf-8")) and None)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON whole: indented, readable, ending in a newline."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def disk_error(path: Path, error: OSError) -> RegraftError:
+    """The error a user sees when a file cannot be written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return RunFolderError(
+            f"The disk is full: {path} was not written.",
+            remedy="Nothing was half-written. Free some space and repeat the command.",
+        )
+    return RunFolderError(
+        f"Cannot write {path}: {error.strerror}.",
+        remedy="Choose a folder you may write to.",
+    )

@@ -1,0 +1,167 @@
+"""Documents, examples and their labels, and the draws that keep classes in proportion.
+
+Comes in: records already read. Goes out: the same records checked, split or thinned. Knows no file
+format; every record carries its source and row so that an error can name the place.
+"""
+
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from regraft.errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """Text without a label. `row` is its first line in the file (parquet: the record number)."""
+
+    text: str
+    source: str
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Text with a label. `row` is its first line in the file (parquet: the record number)."""
+
+    text: str
+    label: str
+    source: str
+    row: int
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The names of the classes in order; a class's place is its target."""
+
+    names: tuple[str, ...]
+
+    @cached_property
+    def _targets(self) -> dict[str, int]:
+        return {name: target for target, name in enumerate(self.names)}
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __getitem__(self, target: int) -> str:
+        return self.names[target]
+
+    def __contains__(self, label: object) -> bool:
+        return label in self._targets
+
+    def target(self, label: str) -> int:
+        """The integer a model learns for a label."""
+        if label not in self._targets:
+            raise DataError(
+                f"There is no label {label!r}.",
+                f"The labels are {_quoted(self.names)}.",
+                remedy="Use one of these.",
+            )
+        return self._targets[label]
+
+
+def labels_of(examples: Sequence[Example]) -> Labels:
+    """The labels that occur, sorted; as numbers if all of them are whole numbers."""
+    names = {example.label for example in examples}
+    if all(_WHOLE_NUMBER.fullmatch(name) for name in names):
+        return Labels(tuple(sorted(names, key=lambda name: (int(name), name))))
+    return Labels(tuple(sorted(names)))
+
+
+def check_class_labels(examples: Sequence[Example]) -> None:
+    """Refuse a column of floats: every label a number, and at least one not a whole number."""
+    if not examples or not all(_NUMBER.fullmatch(example.label) for example in examples):
+        return
+    fraction = next((e for e in examples if not _WHOLE_NUMBER.fullmatch(e.label)), None)
+    if fraction is not None:
+        raise DataError(
+            f"The labels of {fraction.source} are floats, such as {fraction.label!r} "
+            f"(row {fraction.row}).",
+            "Labels are classes: names or whole numbers.",
+            remedy="Bin or rename the values, or pass --label with the column of classes.",
+        )
+
+
+def check_trainable(examples: Sequence[Example]) -> None:
+    """Refuse examples that all carry one label: there is nothing to tell apart."""
+    names = {example.label for example in examples}
+    if len(names) < 2:
+        found = f"one label only, {names.pop()!r}" if names else "no example"
+        place = f"{examples[0].source} holds" if examples else "There is"
+        raise DataError(
+            f"{place} {found}.",
+            "A classifier needs at least two classes.",
+            remedy="Add examples of another class, or check --label.",
+        )
+
+
+def check_labels_known(examples: Sequence[Example], labels: Labels) -> None:
+    """Refuse a split with a label that the training split does not have."""
+    unknown = next((example for example in examples if example.label not in labels), None)
+    if unknown is not None:
+        raise DataError(
+            f"Labels differ between splits: {unknown.label!r} occurs only in "
+            f"{unknown.source} (row {unknown.row}).",
+            f"Training knows {_quoted(labels.names)}.",
+            remedy="Fix the row, or add such examples to the training file.",
+        )
+
+
+def split_examples(
+    examples: Sequence[Example], *, share: float, seed: int
+) -> tuple[list[Example], list[Example]]:
+    """(rest, held out), each in file order and in the classes' proportions.
+
+    A class with a single example stays in the rest, so that training knows every label.
+    """
+    counts = Counter(example.label for example in examples)
+    order = [
+        index
+        for index in _stratified_order(examples, seed=seed, stream="split")
+        if counts[examples[index].label] > 1
+    ]
+    held_out = set(order[: round(share * len(examples))])
+    rest = [example for index, example in enumerate(examples) if index not in held_out]
+    return rest, [example for index, example in enumerate(examples) if index in held_out]
+
+
+def subset_examples(examples: Sequence[Example], *, size: int, seed: int) -> list[Example]:
+    """`size` examples in file order, in the classes' proportions; smaller subsets lie in larger."""
+    if not 0 < size <= len(examples):
+        raise DataError(
+            f"Cannot draw {size} of {len(examples)} examples.",
+            f"A subset has 1 to {len(examples)}.",
+            remedy="Ask for fewer examples.",
+        )
+    order = _stratified_order(examples, seed=seed, stream="subset")
+    return [examples[index] for index in sorted(order[:size])]
+
+
+def _stratified_order(examples: Sequence[Example], *, seed: int, stream: str) -> list[int]:
+    """An order of which every prefix is stratified: one of each class, then evenly spread ranks."""
+    indices_by_label: dict[str, list[int]] = {}
+    for index, example in enumerate(examples):
+        indices_by_label.setdefault(example.label, []).append(index)
+    ranked: list[tuple[float, int, str, int]] = []
+    for label, indices in sorted(indices_by_label.items()):
+        # A generator of its own for each label: one class growing leaves the others' draw alone.
+        random.Random(f"{seed}:{stream}:{label}").shuffle(indices)
+        for place, index in enumerate(indices):
+            rank = (place + 0.5) / len(indices) if place else 0.0
+            ranked.append((rank, -len(indices), label, index))
+    return [index for *_, index in sorted(ranked)]
+
+
+def _quoted(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:8])
+    return f"{shown} and {len(names) - 8} more" if len(names) > 8 else shown
+
+
+_WHOLE_NUMBER = re.compile(r"[+-]?\d+")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")

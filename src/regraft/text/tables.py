@@ -1,0 +1,151 @@
+"""Records of tables: the strict csv and tsv reader, the parquet reader, and their columns.
+
+Comes in: lines or a parquet path, and which columns are wanted. Goes out: text and label of each
+record. Ragged rows, open quotes and missing columns are refused with their place.
+"""
+
+import csv
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regraft.errors import DataError
+from regraft.text.lines import opened, peeked
+
+# The csv module refuses fields above 128 KiB by default; a document may well be longer.
+_LONGEST_FIELD = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns are wanted, and whether a missing label is an error."""
+
+    text: str
+    label: str
+    need_label: bool
+
+    def check(self, present: Sequence[str], *, place: str, noun: str = "column") -> None:
+        """Refuse names that lack a wanted one."""
+        self._check_one(self.text, "--text", present, place=place, noun=noun)
+        if self.need_label:
+            self._check_one(self.label, "--label", present, place=place, noun=noun)
+
+    def _check_one(
+        self, name: str, flag: str, present: Sequence[str], *, place: str, noun: str
+    ) -> None:
+        if present.count(name) == 1:
+            return
+        if name in present:
+            raise DataError(
+                f"{place} has two {noun}s named {name!r}.", remedy="Rename one of them."
+            )
+        shown = ", ".join(repr(other[:40]) for other in present[:12]) or "none"
+        near = difflib.get_close_matches(name, present, n=1, cutoff=0.5)
+        hint = f"Did you mean {near[0]!r}? " if near else ""
+        raise DataError(
+            f"{place} has no {noun} {name!r}.",
+            f"Its {noun}s are {shown}.",
+            remedy=f"{hint}Pass {flag} NAME.",
+        )
+
+
+def read_csv_records(
+    lines: Iterable[str], *, source: str, columns: Columns, delimiters: str
+) -> Iterator[tuple[str, str | None, int, int]]:
+    """(text, label, first line, last line) of each record below the header; blank lines skipped."""
+    header_line, lines = peeked(lines)
+    if not header_line:
+        return
+    delimiter = _likely_delimiter(header_line, delimiters, wanted=columns.text)
+    records = _split_records(lines, source=source, delimiter=delimiter)
+    header, _, _ = next(records)
+    names = [name.strip() for name in header]
+    columns.check(names, place=source)
+    text_at = names.index(columns.text)
+    label_at = names.index(columns.label) if columns.label in names else None
+    for fields, row, last_row in records:
+        if len(fields) != len(header):
+            span = f" (to row {last_row}: is a quote left open?)" if last_row > row else ""
+            raise DataError(
+                f"{source} row {row}{span} has {len(fields)} fields.",
+                f"The header has {len(header)}.",
+                remedy=f'Quote texts that hold {delimiter!r} or line ends with "...".',
+            )
+        yield fields[text_at], None if label_at is None else fields[label_at], row, last_row
+
+
+def _likely_delimiter(header_line: str, delimiters: str, *, wanted: str) -> str:
+    """The delimiter under which the header names the wanted column, else has most columns."""
+
+    def score(delimiter: str) -> tuple[bool, int]:
+        names = next(csv.reader([header_line], delimiter=delimiter), [])
+        return wanted in [name.strip() for name in names], len(names)
+
+    return max(delimiters, key=score)
+
+
+def _split_records(
+    lines: Iterable[str], *, source: str, delimiter: str
+) -> Iterator[tuple[list[str], int, int]]:
+    csv.field_size_limit(_LONGEST_FIELD)
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    while True:
+        row = reader.line_num + 1
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            raise _quote_error(source, row=row, last_row=reader.line_num, error=error) from error
+        if fields is None:
+            return
+        if fields:
+            yield fields, row, reader.line_num
+
+
+def _quote_error(source: str, *, row: int, last_row: int, error: csv.Error) -> DataError:
+    if "unexpected end" in str(error):
+        return DataError(
+            f"{source} row {row} opens a quote that is never closed.",
+            f"It swallows all up to row {last_row}.",
+            remedy='Close it, or write a quote inside a quoted text twice ("").',
+        )
+    return DataError(
+        f"{source} row {row} is not valid csv (noticed in row {last_row}): {error}.",
+        remedy='Write a quote inside a quoted text twice ("").',
+    )
+
+
+def read_parquet_records(path: Path, *, columns: Columns) -> Iterator[tuple[Any, Any]]:
+    """(text, label) of each record as Python values, read batch by batch."""
+    with opened_parquet(path) as file:
+        names = file.schema_arrow.names
+        columns.check(names, place=str(path))
+        has_label = columns.label in names
+        wanted = [columns.text, columns.label] if has_label else [columns.text]
+        for batch in file.iter_batches(columns=wanted):
+            texts = batch.column(columns.text).to_pylist()
+            labels = batch.column(columns.label).to_pylist() if has_label else [None] * len(texts)
+            yield from zip(texts, labels, strict=True)
+
+
+def opened_parquet(path: Path) -> Any:
+    """A `pyarrow.parquet.ParquetFile`; pyarrow is an extra and has no types."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise DataError(
+            f"Reading {path} needs pyarrow, which is not installed.",
+            remedy="Run `pip install 'regraft[parquet]'`.",
+        ) from error
+    try:
+        if path.suffix != ".gz":
+            return pyarrow.parquet.ParquetFile(path)
+        with opened(path) as file:
+            return pyarrow.parquet.ParquetFile(pyarrow.BufferReader(file.read()))
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        raise DataError(
+            f"{path} is not a parquet file: {str(error).splitlines()[0]}",
+            remedy="Write it again, or convert it to csv.",
+        ) from error

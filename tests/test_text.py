@@ -1,0 +1,103 @@
+"""Labels, checks and stratified draws, and the surface of the package."""
+
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+import regraft.text
+from regraft.errors import DataError
+from regraft.text import (
+    Example,
+    Labels,
+    check_labels_known,
+    check_trainable,
+    labels_of,
+    split_examples,
+    subset_examples,
+)
+
+
+def make_examples(*labels: str, source: str = "train.csv") -> list[Example]:
+    return [Example(f"text {row}", label, source, row) for row, label in enumerate(labels, start=2)]
+
+
+def test_text_names_are_all_there() -> None:
+    assert sorted(regraft.text.__all__) == regraft.text.__all__
+    assert all(hasattr(regraft.text, name) for name in regraft.text.__all__)
+
+
+def test_text_import_loads_nothing_heavy() -> None:
+    heavy = "{'torch', 'numpy', 'pyarrow', 'datasketch', 'scipy', 'pydantic'}"
+    code = f"import sys, regraft.text, regraft.corpora; print({heavy} & set(sys.modules))"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "set()"
+
+
+def test_labels_sort_as_numbers_when_all_are() -> None:
+    assert labels_of(make_examples("10", "9", "1")).names == ("1", "9", "10")
+    assert labels_of(make_examples("10", "9", "none")).names == ("10", "9", "none")
+
+
+def test_labels_map_both_ways() -> None:
+    labels = Labels(("bad", "good"))
+    assert labels.target("good") == 1
+    assert labels[1] == "good"
+    assert len(labels) == 2
+    assert "fair" not in labels
+    with pytest.raises(DataError, match=r"no label 'fair'\. The labels are 'bad', 'good'\."):
+        labels.target("fair")
+
+
+def test_check_trainable_refuses_one_class() -> None:
+    check_trainable(make_examples("a", "b"))
+    with pytest.raises(DataError, match=r"train\.csv holds one label only, 'a'\. .* two classes"):
+        check_trainable(make_examples("a", "a"))
+    with pytest.raises(DataError, match="There is no example"):
+        check_trainable([])
+
+
+def test_check_labels_known_names_the_place() -> None:
+    labels = labels_of(make_examples("neutral", "good"))
+    check_labels_known(make_examples("good"), labels)
+    with pytest.raises(DataError) as caught:
+        check_labels_known(make_examples("good", "neutal", source="test.csv"), labels)
+    assert str(caught.value) == (
+        "Labels differ between splits: 'neutal' occurs only in test.csv (row 3). "
+        "Training knows 'good', 'neutral'. "
+        "Fix the row, or add such examples to the training file."
+    )
+
+
+def test_split_examples_keeps_proportions_and_loses_nothing() -> None:
+    examples = make_examples(*["a"] * 60, *["b"] * 30, *["c"] * 10)
+    rest, held_out = split_examples(examples, share=0.2, seed=1)
+    assert Counter(e.label for e in held_out) == {"a": 12, "b": 6, "c": 2}
+    assert sorted(rest + held_out, key=lambda e: e.row) == examples
+    assert split_examples(examples, share=0.2, seed=1) == (rest, held_out)
+    assert split_examples(examples, share=0.2, seed=2)[1] != held_out
+
+
+def test_split_examples_leaves_a_single_example_in_the_rest() -> None:
+    rest, held_out = split_examples(make_examples("a", "a", "a", "b"), share=0.5, seed=0)
+    assert "b" in {example.label for example in rest}
+    assert len(held_out) == 2
+
+
+def test_subset_examples_are_stratified_and_nested() -> None:
+    examples = make_examples(*["a"] * 300, *["b"] * 90, *["c"] * 10)
+    small = subset_examples(examples, size=40, seed=3)
+    large = subset_examples(examples, size=80, seed=3)
+    assert set(small) < set(large)
+    assert Counter(e.label for e in small) == {"a": 30, "b": 9, "c": 1}
+    assert [e.row for e in large] == sorted(e.row for e in large)
+    assert subset_examples(examples, size=400, seed=3) == examples
+    assert {e.label for e in subset_examples(examples, size=3, seed=3)} == {"a", "b", "c"}
+
+
+def test_subset_examples_refuses_more_than_there_are() -> None:
+    with pytest.raises(DataError, match="Cannot draw 5 of 2 examples"):
+        subset_examples(make_examples("a", "b"), size=5, seed=0)

@@ -1,0 +1,387 @@
+"""Tokenizers: any text comes back, special ids stay special, the lab's ids are the lab's ids."""
+
+import io
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regraft import tokenizer as tokenizer_module
+from regraft.config import TokenizerSettings
+from regraft.errors import ConfigError, DataError, RunFolderError
+from regraft.runtime import SILENT
+from regraft.tokenizer import (
+    LAB_SPECIAL_TOKENS,
+    SPECIAL_TOKENS,
+    Tokenizer,
+    load_lab_tokenizer,
+    load_tokenizer,
+    train_tokenizer,
+)
+
+KINDS = ("bpe", "unigram", "wordpiece")
+TEXTS = [
+    f"{opening} {subject} {verb} {ending}"
+    for opening in ("Il me semble que", "On dirait que", "Hélas,", "It's true:")
+    for subject in ("la première scène", "le héros", "cet été", "the reader's cat")
+    for verb in ("déçoit", "enchante", "n'amuse pas", "doesn't move")
+    for ending in ("tout le monde.", "l'œil !", "0, 12 ou 345 fois…", "at all?")
+]
+# What Unicode has in store: emoji and flags, right to left, combining marks, control characters.
+ODD_TEXTS = [
+    "",
+    " ",
+    "   ",
+    "\n\n\t \r\n",
+    "👨\u200d👩\u200d👧 🇫🇷 👍🏽",
+    "שלום עולם، مرحبا",
+    "e\u0301te\u0301 a\u0308\u0323",
+    "\x00\x07\x7f\x85\u2028\ufeff",
+    "हिन्दी ไทย 中文 한국어",
+    "  deux  blancs  ",
+    "▁ Ġ ## <0x0A>",
+    "x" * 3000 + " " * 3000 + "é" * 300,
+    "\U0010ffff\ufffd",
+]
+
+
+def trained(kind: str, *, size: int = 400, texts: list[str] = TEXTS) -> Tokenizer:
+    return train_tokenizer(texts, settings=TokenizerSettings(kind=kind, size=size))
+
+
+@pytest.fixture(scope="module")
+def tokenizers_by_kind() -> dict[str, Tokenizer]:
+    return {kind: trained(kind) for kind in KINDS}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def tokenizer(request, tokenizers_by_kind) -> Tokenizer:
+    return tokenizers_by_kind[request.param]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
+@settings(max_examples=150, deadline=None)
+def test_round_trip_holds_for_any_unicode(tokenizers_by_kind, kind, text):
+    ids = tokenizers_by_kind[kind].encode(text)
+    assert tokenizers_by_kind[kind].decode(ids) == text
+    assert all(token_id >= len(SPECIAL_TOKENS) for token_id in ids)
+
+
+@pytest.mark.parametrize("text", ODD_TEXTS, ids=range(len(ODD_TEXTS)))
+def test_round_trip_holds_for_odd_texts(tokenizer, text):
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_special_ids_are_the_first_six(tokenizer):
+    named = (tokenizer.pad_id, tokenizer.unknown_id, tokenizer.start_id, tokenizer.end_id)
+    assert (*named, tokenizer.mask_id, tokenizer.separator_id) == (0, 1, 2, 3, 4, 5)
+    assert tokenizer.tokens(range(6)) == list(SPECIAL_TOKENS)
+
+
+@pytest.mark.parametrize("name", SPECIAL_TOKENS)
+def test_special_tokens_in_a_text_are_text(tokenizer, name):
+    for text in (name, f"a review that says {name} twice{name}", f" {name} "):
+        ids = tokenizer.encode(text)
+        assert min(ids) >= len(SPECIAL_TOKENS)
+        assert tokenizer.decode(ids) == text
+
+
+def test_decode_skips_special_ids(tokenizer):
+    ids = tokenizer.encode("le héros")
+    framed = [tokenizer.start_id, *ids, tokenizer.end_id, tokenizer.pad_id]
+    assert tokenizer.decode(framed) == "le héros"
+
+
+def test_encode_batch_equals_encode(tokenizer):
+    texts = [*TEXTS, *ODD_TEXTS] * 5  # more than one chunk
+    assert len(texts) > tokenizer_module._ENCODE_CHUNK
+    assert tokenizer.encode_batch(texts) == [tokenizer.encode(text) for text in texts]
+    assert tokenizer.encode_batch([]) == []
+
+
+def test_half_a_surrogate_pair_becomes_the_replacement_character(tokenizer):
+    assert tokenizer.decode(tokenizer.encode("a\ud83d b")) == "a\ufffd b"
+
+
+def test_tokens_are_readable(tokenizers_by_kind):
+    bpe = tokenizers_by_kind["bpe"]
+    assert "".join(bpe.tokens(bpe.encode("le héros déçoit"))) == "le▁héros▁déçoit"
+    assert bpe.tokens(bpe.encode("\n")) == ["\\n"]
+    assert bpe.tokens(bpe.encode("☃")) == ["<E2>", "<98>", "<83>"]
+
+
+def test_frequent_words_are_single_tokens(tokenizers_by_kind):
+    bpe = tokenizers_by_kind["bpe"]
+    assert len(bpe.encode(" héros")) == 1
+    assert len(bpe.encode(" doesn't")) == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_is_reproducible(tokenizers_by_kind, kind):
+    assert trained(kind).fingerprint == tokenizers_by_kind[kind].fingerprint
+    assert trained(kind, size=270).fingerprint != tokenizers_by_kind[kind].fingerprint
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_keeps_to_the_size_and_ends_smaller_with_little_text(kind):
+    assert trained(kind, size=270).vocab_size == 270
+    assert trained(kind, size=5000, texts=["ab ab ac ac"]).vocab_size < 270
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_prints_nothing(kind, capfd):
+    trained(kind)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_training_refuses_a_size_below_the_bytes():
+    with pytest.raises(ConfigError, match=r"tokenizer.size: 100 is too small. .* need 262"):
+        trained("bpe", size=100)
+
+
+@pytest.mark.parametrize("texts", [[], ["", "  \n"]])
+def test_training_refuses_no_text(texts):
+    with pytest.raises(DataError, match="no text to train a tokenizer on"):
+        trained("bpe", texts=texts)
+
+
+def test_sample_is_even_capped_and_the_same_each_time():
+    texts = [f"document {row:05d}" for row in range(4000)]
+    sample = tokenizer_module._sample(iter(texts), max_bytes=8000, progress=SILENT)
+    assert 7900 <= sum(len(text) for text in sample) <= 8000
+    rows = [int(text.split()[1]) for text in sample]
+    assert rows == sorted(rows)
+    for quarter in range(4):
+        inside = [row for row in rows if row // 1000 == quarter]
+        assert len(inside) == pytest.approx(len(rows) / 4, rel=0.25)
+    assert sample == tokenizer_module._sample(texts, max_bytes=8000, progress=SILENT)
+
+
+def test_sample_of_less_than_the_cap_is_everything():
+    novel = "une ligne " * 5000
+    sample = tokenizer_module._sample([novel, "fin"], max_bytes=10**6, progress=SILENT)
+    assert "".join(sample) == novel + "fin"
+    assert len(sample) > 3
+
+
+def test_sample_reaches_the_end_of_one_long_document():
+    novel = " ".join(f"terme{number}" for number in range(50_000))
+    sample = tokenizer_module._sample([novel], max_bytes=100_000, progress=SILENT)
+    assert sum(len(part) for part in sample) <= 100_000
+    assert novel.index(sample[-1]) > 0.7 * len(novel)
+
+
+def test_save_and_load_give_the_same_tokenizer(tokenizer, tmp_path):
+    path = tmp_path / "run" / "tokenizer.json"
+    tokenizer.save(path)
+    for place in (path, path.parent):
+        again = load_tokenizer(place)
+        assert again.fingerprint == tokenizer.fingerprint
+        assert again.vocab_size == tokenizer.vocab_size
+        assert again.encode_batch(ODD_TEXTS) == tokenizer.encode_batch(ODD_TEXTS)
+        assert again.encode("</s>") == tokenizer.encode("</s>")
+    assert [file.name for file in path.parent.iterdir()] == ["tokenizer.json"]
+
+
+def test_load_refuses_what_is_no_tokenizer(tmp_path):
+    for name in ("absent.json", "absent.txt"):
+        with pytest.raises(DataError, match=rf"Cannot read the tokenizer .*{name}: No such file"):
+            load_tokenizer(tmp_path / name)
+    with pytest.raises(
+        RunFolderError, match=r"The folder .* holds no tokenizer. Expected tokenizer"
+    ):
+        load_tokenizer(tmp_path)
+    for name, content in (("text.json", "not JSON"), ("other.json", '{"a": 1}'), ("x.json", "")):
+        (tmp_path / name).write_text(content, encoding="utf-8")
+        with pytest.raises(DataError, match=rf"{name} is not a tokenizer"):
+            load_tokenizer(tmp_path / name)
+
+
+def test_load_refuses_a_tokenizer_without_special_tokens(tokenizers_by_kind, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    tokenizers_by_kind["bpe"].save(path)
+    path.write_text(path.read_text(encoding="utf-8").replace("</s>", "<stop>"), encoding="utf-8")
+    with pytest.raises(DataError, match="lacks the special token </s> or <eos>"):
+        load_tokenizer(path)
+
+
+def test_a_forked_child_encodes_without_a_warning(tokenizers_by_kind, tmp_path):
+    tokenizers_by_kind["bpe"].save(tmp_path / "tokenizer.json")
+    script = """
+import os, sys, warnings
+from pathlib import Path
+from regraft.tokenizer import load_tokenizer
+warnings.simplefilter("ignore")  # Python 3.12 warns of any fork of a process with threads
+tokenizer = load_tokenizer(Path(sys.argv[1]))
+texts = ["le premier texte"] * 500
+want = tokenizer.encode_batch(texts)
+child = os.fork()
+if child == 0:
+    os._exit(0 if tokenizer.encode_batch(texts) == want else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert "TOKENIZERS_PARALLELISM" not in os.environ
+"""
+    environment = {"PATH": "", "PYTHONPATH": ":".join(sys.path)}
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_module_loads_no_torch():
+    code = "import sys, regraft.tokenizer; assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+# The lab: SentencePiece itself is the judge.
+
+
+def train_sentencepiece(path: Path, *, kind: str, size: int, **options: object):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its generated bindings warn on import
+        import sentencepiece
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS),
+        model_writer=model,
+        model_type=kind,
+        vocab_size=size,
+        minloglevel=2,
+        hard_vocab_limit=False,
+        **options,
+    )
+    path.write_bytes(model.getvalue())
+    return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+
+
+def write_lab(folder: Path, *, kind: str = "bpe", size: int = 150, **options: object):
+    """The lab's two files, and SentencePiece as the oracle."""
+    model_path = folder / "sentencepiece.test.model"
+    oracle = train_sentencepiece(model_path, kind=kind, size=size, **options)
+    pieces = [oracle.id_to_piece(rank) for rank in range(3, oracle.get_piece_size())]
+    lines = "".join(f"{piece} 1\n" for piece in pieces)
+    (folder / "dict.txt").write_text(lines, encoding="utf-8")
+    return oracle
+
+
+def lab_ids(oracle, text: str) -> list[int]:
+    """SentencePiece has three special ids before the pieces, the lab four."""
+    return [token_id + 1 if token_id >= 3 else 3 for token_id in oracle.encode(text)]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lab")
+    return folder, write_lab(folder)
+
+
+LAB_TEXTS = [
+    *TEXTS,
+    "",
+    "   ",
+    "  deux   blancs  ",
+    "tabulation\tet\nligne",
+    "été e\u0301te\u0301 ﬁn … ½ ①",
+    "inconnu: ☃☃ ☃ x☃y 中文",
+    "!!!!!!! ........ hahahahaha ????",
+    "▁déjà ▁ marqué▁",
+    "<sos> <pad>le héros</s><eos> <oov>",
+    "\u00a0insécable\u3000large\u200bnulle",
+]
+
+
+def test_lab_ids_equal_sentencepiece(lab):
+    folder, oracle = lab
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.encode_batch(LAB_TEXTS) == [lab_ids(oracle, text) for text in LAB_TEXTS]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"remove_extra_whitblancs": False},
+        {"add_dummy_prefix": False},
+        {"normalization_rule_name": "identity"},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_lab_ids_follow_the_options_of_the_model(tmp_path, options):
+    oracle = write_lab(tmp_path, **options)
+    tokenizer = load_tokenizer(tmp_path)
+    texts = [*TEXTS, "  deux   blancs  ", " un", "un ", "été ☃ x"]
+    assert tokenizer.encode_batch(texts) == [lab_ids(oracle, text) for text in texts]
+
+
+def test_lab_special_ids_come_first(lab):
+    folder, oracle = lab
+    tokenizer = load_tokenizer(folder / "dict.txt")
+    assert tokenizer.tokens(range(4)) == list(LAB_SPECIAL_TOKENS)
+    assert (tokenizer.start_id, tokenizer.pad_id, tokenizer.end_id) == (0, 1, 2)
+    assert tokenizer.unknown_id == 3
+    assert tokenizer.mask_id is None
+    assert tokenizer.separator_id is None
+    assert tokenizer.vocab_size == oracle.get_piece_size() - 3 + 4
+
+
+def test_lab_decodes_pieces_to_text(lab):
+    folder, oracle = lab
+    tokenizer = load_tokenizer(folder)
+    for text in TEXTS[:20]:
+        ids = tokenizer.encode(text)
+        assert tokenizer.decode([tokenizer.start_id, *ids]) == oracle.decode(oracle.encode(text))
+        assert tokenizer.encode(tokenizer.decode(ids)) == ids
+    assert tokenizer.tokens(tokenizer.encode("le héros"))[0].startswith("▁")
+
+
+def test_lab_tokenizer_lives_in_one_file_afterwards(lab, tmp_path):
+    folder, _ = lab
+    tokenizer = load_tokenizer(folder)
+    tokenizer.save(tmp_path / "tokenizer.json")
+    again = load_tokenizer(tmp_path)
+    assert again.fingerprint == tokenizer.fingerprint
+    assert again.encode_batch(LAB_TEXTS) == tokenizer.encode_batch(LAB_TEXTS)
+    assert json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "problem"),
+    [
+        ("unigram", {}, "another type than BPE"),
+        ("bpe", {"user_defined_symbols": ["<br>"]}, "user-defined symbols"),
+        ("bpe", {"byte_fallback": True, "size": 400}, "byte fallback"),
+    ],
+)
+def test_lab_refuses_other_models(tmp_path, kind, options, problem):
+    write_lab(tmp_path, kind=kind, **options)
+    with pytest.raises(DataError, match=problem):
+        load_tokenizer(tmp_path)
+
+
+def test_lab_refuses_a_model_that_is_none(lab, tmp_path):
+    folder, _ = lab
+    whole = (folder / "sentencepiece.test.model").read_bytes()
+    for content in (b"", b"not a model", whole[: len(whole) // 2], b"\xff" * 40):
+        (tmp_path / "broken.model").write_bytes(content)
+        with pytest.raises(DataError, match=r"broken.model is not a SentencePiece model"):
+            load_lab_tokenizer(folder / "dict.txt", sentencepiece_path=tmp_path / "broken.model")
+
+
+def test_lab_refuses_a_vocabulary_of_another_model(lab, tmp_path):
+    folder, _ = lab
+    lines = (folder / "dict.txt").read_text(encoding="utf-8").split("\n")
+    model_path = folder / "sentencepiece.test.model"
+    for changed, problem in ((lines[2:], "lacks 2 pieces of"), ([lines[0], *lines], "twice")):
+        (tmp_path / "dict.txt").write_text("\n".join(changed), encoding="utf-8")
+        with pytest.raises(DataError, match=problem):
+            load_lab_tokenizer(tmp_path / "dict.txt", sentencepiece_path=model_path)
+
+
+def test_lab_needs_exactly_one_model_beside(tmp_path):
+    (tmp_path / "dict.txt").write_text("a 1\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"0 files named sentencepiece\*.model lie beside"):
+        load_tokenizer(tmp_path / "dict.txt")
