@@ -6,6 +6,7 @@ No network, no files from elsewhere: the text is made here, from a fixed seed.
 import csv
 import os
 import random
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -123,3 +124,53 @@ def golden() -> Callable[[str, str], None]:
         assert text == expected, f"tests/golden/{name} differs; if on purpose, run `make golden`"
 
     return compare
+
+
+class Recorder:
+    """A Progress that remembers what a recipe tells, and presses Ctrl-C at a step of training."""
+
+    def __init__(self, *, interrupt_at: int | None = None) -> None:
+        self.tasks: list[str] = []
+        self.messages: list[str] = []
+        self._interrupt_at = interrupt_at
+        self._done = 0.0
+
+    def start(self, name: str, *, total: float | None) -> None:
+        self.tasks.append(name)
+        self._done = 0
+
+    def advance(self, amount: float = 1, *, note: str = "") -> None:
+        self._done += amount
+        is_training = self.tasks[-1] in ("pre-train", "fine-tune")
+        if is_training and self._done == self._interrupt_at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def finish(self) -> None: ...
+
+    def say(self, message: str) -> None:
+        self.messages.append(message)
+
+
+@pytest.fixture(scope="session")
+def shared_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pre-trained run folder, made once: for reading only."""
+    from regraft.pretrain import pretrain
+
+    folder = tmp_path_factory.mktemp("base")
+    text = folder / "documents.txt"
+    text.write_text("".join(f"{text}\n" for text, _ in make_examples(60, seed=1)), encoding="utf-8")
+    settings = resolve("pretrain", overrides={**TINY, "train.steps": 20, "train.valid_share": 0.1})
+    pretrain([text], out=folder / "run", settings=settings)
+    return folder / "run"
+
+
+@pytest.fixture(scope="session")
+def shared_classifier(shared_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder with a classifier grafted onto the shared base, made once: for reading only."""
+    from regraft.finetune import finetune
+
+    folder = tmp_path_factory.mktemp("classifier")
+    train = write_examples(folder / "train.csv", 32, seed=3)
+    settings = resolve("finetune", overrides={**TINY, "train.epochs": 1})
+    finetune(base=shared_base, train=train, out=folder / "run", settings=settings)
+    return folder / "run"

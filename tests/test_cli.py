@@ -221,6 +221,14 @@ def test_size_with_a_base_is_refused(splits: dict[str, Path], tmp_path: Path) ->
     assert "--size tiny cannot change the shape of the base runs/base." in result.stderr
 
 
+def test_demo_takes_the_first_free_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert train.free_folder() == Path("runs/demo")
+    Path("runs/demo").mkdir(parents=True)
+    Path("runs/demo-2").mkdir()
+    assert train.free_folder() == Path("runs/demo-3")
+
+
 def test_generate_refuses_equal_texts(tmp_path: Path) -> None:
     result = run("generate", tmp_path, "Once", "--num", "3")
     assert result.exit_code == 2

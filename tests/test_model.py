@@ -112,9 +112,7 @@ def test_padding_content_cannot_change_real_vectors():
     real = torch.tensor([[False, False, True, True, True, True], [True] * 6])
     changed = ids.clone()
     changed[~real] = (changed[~real] + 5) % VOCAB
-    assert torch.equal(
-        backbone(ids, real_BT=real)[real], backbone(changed, real_BT=real)[real]
-    )
+    assert torch.equal(backbone(ids, real_BT=real)[real], backbone(changed, real_BT=real)[real])
 
 
 def test_attention_weights_are_what_forward_uses():
@@ -165,7 +163,12 @@ def test_initial_weights_are_the_labs():
 
 @pytest.mark.parametrize(
     ("real", "expected"),
-    [([[1, 1, 0], [1, 0, 0]], True), ([[1, 1, 1]], True), ([[0, 1, 1]], False), ([[1, 0, 1]], False)],
+    [
+        ([[1, 1, 0], [1, 0, 0]], True),
+        ([[1, 1, 1]], True),
+        ([[0, 1, 1]], False),
+        ([[1, 0, 1]], False),
+    ],
 )
 def test_right_padding_is_recognised(real, expected):
     assert is_right_padded(torch.tensor(real, dtype=torch.bool)) is expected

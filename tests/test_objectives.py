@@ -57,7 +57,5 @@ def test_classify_sums_over_rows_and_weighs_classes():
     assert plain.count == 4
     torch.testing.assert_close(plain.total, losses.sum())
     weighted = classify(torch.tensor([2.0, 1.0, 0.5]))(model, batch)
-    torch.testing.assert_close(
-        weighted.total, (losses * torch.tensor([2.0, 1.0, 0.5, 0.5])).sum()
-    )
+    torch.testing.assert_close(weighted.total, (losses * torch.tensor([2.0, 1.0, 0.5, 0.5])).sum())
     assert weighted.count == 4

@@ -304,7 +304,7 @@ def test_lab_ids_equal_sentencepiece(lab):
 @pytest.mark.parametrize(
     "options",
     [
-        {"remove_extra_whitblancs": False},
+        {"remove_extra_whitespaces": False},
         {"add_dummy_prefix": False},
         {"normalization_rule_name": "identity"},
     ],

@@ -25,7 +25,7 @@ from regraft.tokenizer import Tokenizer
 # A target that counts for nothing: padding.
 IGNORED = -100
 
-# Documents encoded at once: enough to keep the tokenizer's threads busy, little enough to stay flat.
+# Documents encoded at once: enough to keep the tokenizer's threads busy, few enough to stay flat.
 _ENCODE_CHUNK = 2000
 
 
@@ -103,7 +103,7 @@ def build_token_store(
     """Encode documents; empty ones are left out."""
     pieces: list[NDArray[np.uint32]] = []
     lengths: list[int] = []
-    num_bytes = 0
+    num_bytes = num_tokens = 0
     stream = iter(documents)
     progress.start("tokenise", total=None)
     while chunk := [document.text for document in islice(stream, _ENCODE_CHUNK)]:
@@ -113,7 +113,8 @@ def build_token_store(
             row = [tokenizer.start_id, *ids, tokenizer.end_id]
             pieces.append(np.array(row, dtype=np.uint32))
             lengths.append(len(row))
-        progress.advance(len(chunk), note=f"{sum(lengths):,} tokens")
+            num_tokens += len(row)
+        progress.advance(len(chunk), note=f"{num_tokens:,} tokens")
     progress.finish()
     if not pieces:
         raise DataError(
@@ -146,7 +147,7 @@ class StreamRows:
 
 
 class DocumentRows:
-    """One document a row, as the lab has it: `<sos> A B C` predicts `A B C <eos>`, cut to length."""
+    """One document a row, as in the lab: `<sos> A B C` predicts `A B C <eos>`, cut to length."""
 
     def __init__(self, store: TokenStore, *, max_length: int, pad_id: int) -> None:
         self._store = store
@@ -230,9 +231,7 @@ def epoch_order(
     return [batches[i] for i in generator.permutation(len(batches))]
 
 
-def sorted_batches(
-    lengths: NDArray[np.int64], *, batch_size: int
-) -> list[NDArray[np.int64]]:
+def sorted_batches(lengths: NDArray[np.int64], *, batch_size: int) -> list[NDArray[np.int64]]:
     """Row numbers by length: the least padding, for evaluation, where order does not matter."""
     order = np.argsort(lengths, kind="stable")
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -60,7 +60,6 @@ class RunFolder:
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
-        self._metrics: IO[str] | None = None
 
     @property
     def exists(self) -> bool:
@@ -105,17 +104,13 @@ class RunFolder:
         """Write the final weights and mark the run complete; checkpoints are then of no use."""
         _save_tensors(self.run_dir / "model.safetensors", model.state_dict())
         self._write_info(dataclasses.replace(info, status="complete"))
-        if self._metrics is not None:
-            self._metrics.close()
         shutil.rmtree(self.run_dir / "checkpoints", ignore_errors=True)
 
     def log(self, record: dict[str, Any]) -> None:
         """Append one record to metrics.jsonl."""
         try:
-            if self._metrics is None:
-                self._metrics = (self.run_dir / "metrics.jsonl").open("a", encoding="utf-8")
-            self._metrics.write(json.dumps(record) + "\n")
-            self._metrics.flush()
+            with (self.run_dir / "metrics.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
         except OSError as error:
             raise disk_error(self.run_dir / "metrics.jsonl", error) from error
 
@@ -169,7 +164,7 @@ class RunFolder:
         if path.exists():
             kept = [record for record in read_metrics(self.run_dir) if record["step"] <= step]
             text = "".join(json.dumps(record) + "\n" for record in kept)
-            write_whole(path, lambda file: file.write(text.encode()) and None)
+            write_whole(path, lambda file: file.write(text.encode()))
 
     def _write_info(self, info: RunInfo) -> None:
         write_json(self.run_dir / "run.json", dataclasses.asdict(info))
@@ -212,6 +207,9 @@ def load_run(run_dir: Path, *, kind: Kind | None = None) -> LoadedRun:
             f"{run_dir} holds a {info.kind}, not a {kind}.",
             remedy="Use `regraft finetune` to make a classifier, `regraft pretrain` for a base.",
         )
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        if not (run_dir / name).exists():
+            raise _incomplete(run_dir / name)
     settings = read_settings(run_dir)
     tokenizer = load_tokenizer(run_dir / "tokenizer.json")
     tensors = _load_tensors(run_dir / "model.safetensors")
@@ -234,7 +232,7 @@ def read_info(run_dir: Path) -> RunInfo:
     version = values.get("format_version")
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise RunFolderError(
-            f"{run_dir} has run folder format {version}; this regraft reads up to {FORMAT_VERSION}.",
+            f"{run_dir} has folder format {version}; this regraft reads up to {FORMAT_VERSION}.",
             remedy="Install a newer regraft: pip install --upgrade regraft.",
         )
     known = {part.name for part in dataclasses.fields(RunInfo)}
@@ -298,7 +296,7 @@ def _checkpoints(run_dir: Path) -> Iterator[Path]:
 
 
 def _optimizer_tensors(state: TrainState) -> dict[str, torch.Tensor]:
-    names = {parameter: name for name, parameter in state.model.named_parameters()}
+    names: dict[torch.Tensor, str] = {p: name for name, p in state.model.named_parameters()}
     return {
         f"{names[parameter]}|{key}": value
         for parameter, values in state.optimizer.state.items()
@@ -315,7 +313,7 @@ def _restore_optimizer(state: TrainState, tensors: dict[str, torch.Tensor]) -> N
 
 def _save_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
     data = save({name: tensor.contiguous().cpu() for name, tensor in tensors.items()})
-    write_whole(path, lambda file: file.write(data) and None)
+    write_whole(path, lambda file: file.write(data))
 
 
 def _load_tensors(path: Path) -> dict[str, torch.Tensor]:

@@ -1,10 +1,10 @@
 """TextClassifier: the fine-tuning recipe under scikit-learn's contract.
 
-Comes in: lists of texts and labels. Goes out: labels and probabilities. `__init__` only stores, `fit`
-validates and returns self, learned things end in `_`. The recipe itself is finetune.py's.
+Comes in: lists of texts and labels. Goes out: labels and probabilities. `__init__` only stores,
+`fit` validates and returns self, learned things end in `_`. The recipe itself is finetune.py's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from regraft.batches import ExampleRows, example_rows
 from regraft.checkpoint import RunFolder, RunInfo, load_run
 from regraft.config import Settings, resolve
-from regraft.errors import DataError
+from regraft.errors import ConfigError, DataError
 from regraft.evaluate import class_probabilities
 from regraft.finetune import (
     VALID_SHARE,
@@ -30,7 +30,7 @@ from regraft.finetune import (
 )
 from regraft.heads import Model
 from regraft.runtime import SILENT, Progress
-from regraft.text import Example, check_trainable, labels_of, split_examples
+from regraft.text import Example, labels_of, split_examples
 from regraft.tokenizer import Tokenizer
 
 
@@ -62,15 +62,23 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.settings = settings
 
     def fit(
-        self, X: Sequence[str], y: Sequence[Any], *, progress: Progress = SILENT
+        self, X: Iterable[object], y: Iterable[object], *, progress: Progress = SILENT
     ) -> "TextClassifier":
         """Train on texts and labels; a part is held out to follow the accuracy (`history_`)."""
-        texts, classes, targets = _checked_texts(X), *np.unique(np.asarray(y), return_inverse=True)
+        texts = _checked_texts(X)
+        classes, targets = np.unique(np.asarray(list(y)), return_inverse=True)
         if len(texts) != len(targets):
             raise DataError(
                 f"There are {len(texts)} texts and {len(targets)} labels.",
                 "Each text needs one label.",
                 remedy="Check X and y.",
+            )
+        if len(classes) < 2:
+            found = f"one label only, {classes.tolist()[0]!r}" if len(classes) else "no labels"
+            raise DataError(
+                f"y holds {found}.",
+                "A classifier needs at least two classes.",
+                remedy="Add examples of another class.",
             )
         # Inside, labels are strings in the order of classes_, so that order survives any type.
         digits = len(str(len(classes)))
@@ -78,21 +86,17 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             Example(text, label=f"{target:0{digits}d}", source="X", row=row)
             for row, (text, target) in enumerate(zip(texts, targets, strict=True), start=1)
         ]
-        check_trainable(examples)
         train_examples, valid_examples = _held_out(examples, seed=self.seed)
         start = self._start(texts, progress=progress)
         labels = labels_of(examples)
+        tokenizer, data = start.tokenizer, start.settings.data
         model, _ = start.build_model(num_classes=len(classes), seed=self.seed)
         self.history_: list[EpochRecord] = list(
             train_classifier(
                 model,
-                rows=example_rows(
-                    train_examples, labels=labels, tokenizer=start.tokenizer,
-                    data=start.settings.data,
-                ),
+                rows=example_rows(train_examples, labels=labels, tokenizer=tokenizer, data=data),
                 valid_rows=example_rows(
-                    valid_examples, labels=labels, tokenizer=start.tokenizer,
-                    data=start.settings.data,
+                    valid_examples, labels=labels, tokenizer=tokenizer, data=data
                 ),
                 settings=start.settings,
                 progress=progress,
@@ -102,12 +106,12 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._learned(
             model.eval(),
             classes=classes,
-            tokenizer=start.tokenizer,
+            tokenizer=tokenizer,
             settings=start.settings,
             fingerprints=fingerprints,
         )
 
-    def predict_proba(self, X: Sequence[str]) -> NDArray[np.float64]:
+    def predict_proba(self, X: Iterable[object]) -> NDArray[np.float64]:
         """N x C probabilities; columns are `classes_`."""
         check_is_fitted(self, "model_")
         texts = _checked_texts(X)
@@ -121,14 +125,14 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         return class_probabilities(self.model_, rows)
 
-    def predict(self, X: Sequence[str]) -> NDArray[Any]:
+    def predict(self, X: Iterable[object]) -> NDArray[Any]:
         """The most probable label of every text."""
         probabilities_NC = self.predict_proba(X)
         predicted: NDArray[Any] = self.classes_[probabilities_NC.argmax(axis=1)]
         return predicted
 
     def save(self, run_dir: str | Path) -> Path:
-        """Write a run folder, the same as `regraft finetune` writes. Labels are saved as strings."""
+        """Write a run folder, as `regraft finetune` writes it. Labels are saved as strings."""
         check_is_fitted(self, "model_")
         folder = RunFolder(Path(run_dir))
         info = RunInfo(
@@ -157,6 +161,11 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
 
     def _start(self, texts: Sequence[str], *, progress: Progress) -> Start:
+        if self.size is not None and self.base is not None:
+            raise ConfigError(
+                f"size={self.size!r} cannot change the shape of the base {self.base}.",
+                remedy="Leave size away, or start from scratch with base=None.",
+            )
         overrides = {
             "train.seed": self.seed,
             "train.epochs": self.epochs,
@@ -185,21 +194,27 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
 
-def _checked_texts(X: Sequence[str]) -> list[str]:
-    texts = list(X)
-    for row, text in enumerate(texts, start=1):
+def _checked_texts(X: Iterable[object]) -> list[str]:
+    # A string is iterable, too: its letters would pass for texts.
+    if isinstance(X, str):
+        raise DataError(
+            f"X is one string: {X!r:.60}.",
+            "X is a list of strings.",
+            remedy="Put the text into a list.",
+        )
+    texts: list[str] = []
+    for row, text in enumerate(X, start=1):
         if not isinstance(text, str):
             raise DataError(
                 f"Text {row} is a {type(text).__name__}, not a string: {text!r:.60}.",
                 "X is a list of strings.",
-                remedy="Pass a list of texts (not one string, not an array of numbers).",
+                remedy="Pass a list of texts, not an array of numbers.",
             )
+        texts.append(text)
     return texts
 
 
-def _held_out(
-    examples: list[Example], *, seed: int
-) -> tuple[list[Example], list[Example]]:
+def _held_out(examples: list[Example], *, seed: int) -> tuple[list[Example], list[Example]]:
     """Hold out a share; with too few examples for that, follow the training examples themselves."""
     train_examples, valid_examples = split_examples(examples, share=VALID_SHARE, seed=seed)
     if not valid_examples or len(labels_of(train_examples).names) < len(labels_of(examples).names):

@@ -1,8 +1,8 @@
 """Was the pre-training worth it? Arms that differ in one thing, seeds, paired tests, a verdict.
 
-Comes in: a base, three labelled files, settings. Goes out: a `Comparison`, ready for report.py. All
-arms see the same batches for the same budget; the test file is read once, after every arm is trained.
-Draws nothing and prints nothing.
+Comes in: a base, three labelled files, settings. Goes out: a `Comparison`, ready for report.py.
+All arms see the same batches for the same budget; the test file is read once, after every arm is
+trained. Draws nothing and prints nothing.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.torch import load_model, save_model
+from safetensors.torch import load_file, save
 
 from regraft.baselines import LinearModel, fit_linear
 from regraft.batches import ExampleRows, example_rows
@@ -30,6 +30,7 @@ from regraft.finetune import (
     start_from_base,
     train_classifier,
 )
+from regraft.heads import Model
 from regraft.metrics import (
     Interval,
     accuracy_interval,
@@ -41,8 +42,9 @@ from regraft.metrics import (
     mcnemar_test,
     paired_permutation_test,
 )
-from regraft.runtime import SILENT, Progress, environment
+from regraft.runtime import SILENT, Progress, environment, write_whole
 from regraft.text import Example, Labels, check_labels_known, find_leaks, labels_of, load_examples
+from regraft.text.lines import check_present
 
 ARMS = {
     "pretrained": "the base with a new head, everything trained",
@@ -149,6 +151,8 @@ def compare(
 ) -> Comparison:
     """Train every arm with every seed on the same batches, then open the test file once."""
     _check_request(arms, seeds=seeds)
+    # Only that it is there: what it holds stays sealed until every arm is trained.
+    check_present(Path(test))
     settings = settings or resolve("finetune", preset=base_preset(base))
     start = start_from_base(Path(base), settings=settings)
     settings = start.settings
@@ -252,7 +256,10 @@ def _train_arms(
     progress: Progress,
 ) -> list[_Trained]:
     trained = []
-    rows, valid_rows = splits.rows(splits.train, start=start), splits.rows(splits.valid, start=start)
+    rows, valid_rows = (
+        splits.rows(splits.train, start=start),
+        splits.rows(splits.valid, start=start),
+    )
     neural = [name for name in arms if name != "linear"]
     if "linear" in arms:
         progress.start("linear arm", total=None)
@@ -262,11 +269,10 @@ def _train_arms(
             _Trained("linear", 0, (linear.valid_accuracy,), linear.seconds, linear, None)
         )
     # Seed by seed, not arm by arm: what is interrupted or watched is balanced over the arms.
-    for seed in range(seeds):
+    first_seed = start.settings.train.seed
+    for seed in range(first_seed, first_seed + seeds):
         for name in neural:
-            settings = replace(
-                start.settings, "train", seed=seed, freeze_base=name == "frozen"
-            )
+            settings = replace(start.settings, "train", seed=seed, freeze_base=name == "frozen")
             origin = dataclasses.replace(start, base=None) if name == "scratch" else start
             model, _ = origin.build_model(num_classes=len(splits.labels.names), seed=seed)
             number = len(trained) + 1 - ("linear" in arms)
@@ -282,10 +288,15 @@ def _train_arms(
                 )
             )
             weights_path = shelf / f"{name}-{seed}.safetensors"
-            save_model(model, str(weights_path))
+            _shelve(model, weights_path)
             curve = tuple(record.valid_accuracy for record in records)
             trained.append(_Trained(name, seed, curve, records[-1].seconds, None, weights_path))
     return trained
+
+
+def _shelve(model: Model, path: Path) -> None:
+    weights = save(model.state_dict())
+    write_whole(path, lambda file: file.writelines([weights]))
 
 
 class _Named:
@@ -317,11 +328,9 @@ def _test_arms(
             progress.advance(len(test_examples))
         else:
             assert run.weights_path is not None
-            load_model(model, str(run.weights_path))
+            model.load_state_dict(load_file(run.weights_path))
             probabilities_NC = class_probabilities(model, rows, on_batch=progress.advance)
-        runs[run.arm].append(
-            SeedRun(run.seed, run.valid_accuracy, probabilities_NC, run.seconds)
-        )
+        runs[run.arm].append(SeedRun(run.seed, run.valid_accuracy, probabilities_NC, run.seconds))
     progress.finish()
     return {name: arm_runs for name, arm_runs in runs.items() if arm_runs}
 
@@ -359,15 +368,13 @@ def _summary(
             np.mean([macro_f1(p, targets_N, num_classes=num_classes) for p in predictions])
         ),
         calibration_error=float(
-            np.mean(
-                [expected_calibration_error(run.test_probabilities, targets_N) for run in runs]
-            )
+            np.mean([expected_calibration_error(run.test_probabilities, targets_N) for run in runs])
         ),
         seconds=float(np.mean([run.seconds for run in runs])),
         num_collapsed=sum(is_collapsed(p, num_classes=num_classes) for p in predictions),
         valid_curves=tuple(run.valid_accuracy for run in runs),
-        confusion=sum(
-            confusion(p, targets_N, num_classes=num_classes) for p in predictions
+        confusion=np.sum(
+            [confusion(p, targets_N, num_classes=num_classes) for p in predictions], axis=0
         ).tolist(),
     )
 
@@ -391,14 +398,15 @@ def _paired_tests(
     )
 
 
-def judge(
-    arms: Sequence[ArmSummary], tests: Sequence[PairedTest]
-) -> tuple[VerdictKind, str]:
+def judge(arms: Sequence[ArmSummary], tests: Sequence[PairedTest]) -> tuple[VerdictKind, str]:
     """The verdict in one sentence, by fixed rules: a gap counts if its paired test says so."""
     score = {arm.name: arm.test_accuracy.mean for arm in arms}
     against = {test.second: test for test in tests if test.first == "pretrained"}
-    if not against:
-        return "no-base", "Nothing was compared with a pre-trained base, so there is no verdict."
+    if not {"scratch", "linear"} & against.keys():
+        return "no-base", (
+            "The base was compared neither with scratch nor with a linear model, "
+            "so there is no verdict."
+        )
     ours = f"{score['pretrained']:.1%}"
     kind: VerdictKind = "pays"
     parts = []
@@ -450,13 +458,11 @@ def _mistakes(
             predicted=labels.names[predictions_N[i]],
             probability=float(probabilities_NC[i].max()),
         )
-        for i in wrong
+        for i in wrong.tolist()
     )
 
 
-def _warnings(
-    arms: Sequence[ArmSummary], *, seeds: int, num_test_leaks: int
-) -> tuple[str, ...]:
+def _warnings(arms: Sequence[ArmSummary], *, seeds: int, num_test_leaks: int) -> tuple[str, ...]:
     warnings = []
     if seeds == 1:
         warnings.append(

@@ -26,8 +26,14 @@ LAB_VOCABULARY = 50_001
 DEFAULT_PRESET = "laptop"
 
 
+class _Section:
+    """Any key that is not a field is an error."""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+
 @dataclass(frozen=True, kw_only=True)
-class ModelSettings:
+class ModelSettings(_Section):
     """The shape of the backbone. The vocabulary is not here: it flows from the tokenizer."""
 
     family: Annotated[
@@ -53,7 +59,7 @@ class ModelSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadSettings:
+class HeadSettings(_Section):
     """How a classifier reads the backbone."""
 
     pooling: Annotated[
@@ -63,20 +69,23 @@ class HeadSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenizerSettings:
-    """How a tokenizer is trained when none is given."""
+class TokenizerSettings(_Section):
+    """How a tokenizer is trained when none is given.
+
+    The smallest size is 256 bytes and 6 special tokens: with them no text is unknown.
+    """
 
     kind: Annotated[
         Literal["bpe", "unigram", "wordpiece"], Doc("Algorithm; `bpe` works on bytes.")
     ] = "bpe"
-    size: Annotated[int, Ge(64), Doc("Size of the vocabulary, special tokens included.")] = 8192
+    size: Annotated[int, Ge(262), Doc("Size of the vocabulary, special tokens included.")] = 8192
     sample_bytes: Annotated[
         int, Ge(1000), Doc("At most this many bytes of text, sampled evenly, train the tokenizer.")
     ] = 100_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSettings:
+class DataSettings(_Section):
     """How files become documents and examples, and these become rows of tokens."""
 
     text_column: Annotated[str, Doc("Column (csv, tsv, parquet) or key (jsonl) of the text.")] = (
@@ -93,12 +102,14 @@ class DataSettings:
     ] = 256
     packing: Annotated[
         Literal["stream", "document"],
-        Doc("Pre-training rows: a `stream` of documents cut into full rows, or one `document` each."),
+        Doc(
+            "Pre-training rows: a `stream` of documents cut into full rows, or one `document` each."
+        ),
     ] = "stream"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainSettings:
+class TrainSettings(_Section):
     """How long, how fast and in what order to train."""
 
     steps: Annotated[int | None, Ge(1), Doc("Length of training in optimiser steps.")] = None
@@ -135,10 +146,8 @@ class TrainSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(_Section):
     """All settings of one run, complete: what is saved in the run folder."""
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     preset: Annotated[str, Doc("Name of the preset the settings started from.")] = DEFAULT_PRESET
     model: ModelSettings = field(default_factory=ModelSettings)
@@ -148,16 +157,19 @@ class Settings:
     train: TrainSettings = field(default_factory=TrainSettings)
 
 
-for _section in (ModelSettings, HeadSettings, TokenizerSettings, DataSettings, TrainSettings):
-    _section.__pydantic_config__ = {"extra": "forbid"}  # type: ignore[attr-defined]
-
 # A preset is written as its differences from the defaults above, once for each recipe.
-_LAB = {
+_LAB: dict[str, dict[str, Any]] = {
     "tokenizer": {"size": LAB_VOCABULARY},
     "data": {"max_length": 512},
 }
-_LAPTOP = {
-    "model": {"width": 256, "num_layers": 3, "num_heads": 4, "dropout": 0.1, "attention_dropout": 0},
+_LAPTOP: dict[str, dict[str, Any]] = {
+    "model": {
+        "width": 256,
+        "num_layers": 3,
+        "num_heads": 4,
+        "dropout": 0.1,
+        "attention_dropout": 0,
+    },
     "head": {"pooling": "mean"},
 }
 PRESETS: dict[str, dict[Recipe, dict[str, dict[str, Any]]]] = {

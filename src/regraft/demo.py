@@ -140,7 +140,9 @@ def demo(*, out: Path, offline: bool = False, progress: Progress = SILENT) -> De
         title=plan.title,
         comparison=comparison,
         generated=generate(base_dir, plan.prompt, temperature=0.7, top_k=50, max_tokens=40),
-        predictions=_predictions(classifier_dir, test=load_examples(paths["test"], data=settings.data)),
+        predictions=_predictions(
+            classifier_dir, test=load_examples(paths["test"], data=settings.data)
+        ),
         report_path=report["report.html"],
         classifier_dir=classifier_dir,
     )

@@ -82,7 +82,10 @@ def language_model_loss(model: Model, rows: Rows, *, max_tokens: int) -> float:
 
 
 def evaluation(
-    probabilities_NC: NDArray[np.float64], *, targets_N: NDArray[np.int64], labels: Labels,
+    probabilities_NC: NDArray[np.float64],
+    *,
+    targets_N: NDArray[np.int64],
+    labels: Labels,
     cut_share: float,
 ) -> Evaluation:
     """The numbers a user asks for, from probabilities and the truth."""

@@ -1,10 +1,11 @@
 """What a model looks at: masks, positions and attention weights, as arrays and as pictures.
 
-Comes in: lengths, or weights a model has already computed. Goes out: numpy arrays and matplotlib
-Figures. Runs no model, opens no file, touches no global state of matplotlib.
+Comes in: a run folder and a text, or lengths. Goes out: numpy arrays and matplotlib Figures, kept
+apart: a picture is drawn from arrays alone and touches no global state of matplotlib.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +34,18 @@ def sinusoids(length: int, *, width: int) -> Float[np.ndarray, "T D"]:
     from regraft.model import sinusoidal_positions
 
     return sinusoidal_positions(length, width=width).numpy()
+
+
+def attention_of(run_dir: Path, text: str) -> tuple[Float[np.ndarray, "L H T T"], list[str]]:
+    """Where every position of `text` looks, for each layer and head, and the tokens themselves."""
+    import torch
+
+    from regraft.checkpoint import load_run
+
+    run = load_run(run_dir)
+    ids = [run.tokenizer.start_id, *run.tokenizer.encode(text)][: run.settings.data.max_length]
+    weights_LBHTT = run.model.backbone.attention_weights(torch.tensor([ids]))
+    return weights_LBHTT[:, 0].numpy(), run.tokenizer.tokens(ids)
 
 
 def mask_picture(length: int = 16) -> "matplotlib.figure.Figure":

@@ -1,8 +1,8 @@
 """Recipe: a base, or scratch, becomes a run folder with a classifier in it.
 
 Comes in: a base folder or None, labelled files, settings. Goes out: the folder and a
-`FinetuneResult`. `train_classifier` is the part without files, shared by compare and TextClassifier:
-whoever fine-tunes in regraft fine-tunes here.
+`FinetuneResult`. `train_classifier` is the part without files, shared by compare and
+TextClassifier: whoever fine-tunes in regraft fine-tunes here.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ import torch
 from regraft.batches import ExampleRows, example_rows
 from regraft.checkpoint import LoadedRun, RunFolder, RunInfo, load_run, read_settings
 from regraft.config import DEFAULT_PRESET, Settings, resolve
-from regraft.errors import ConfigError
+from regraft.errors import ConfigError, DataError
 from regraft.evaluate import class_probabilities, cut_share
 from regraft.heads import Model, Transplant, build_classifier, graft
 from regraft.metrics import accuracy
@@ -25,7 +25,6 @@ from regraft.objectives import classify
 from regraft.runtime import SILENT, Progress, device, fingerprint, interruptible, seeded
 from regraft.text import (
     Example,
-    Labels,
     check_labels_known,
     check_trainable,
     labels_of,
@@ -41,11 +40,11 @@ VALID_SHARE = 0.15
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """Accuracy on valid after an epoch; epoch 0 is before the first."""
+    """Accuracy on valid after an epoch; epoch 0 is before the first and has no loss."""
 
     epoch: int
     step: int
-    train_loss: float
+    train_loss: float | None
     valid_accuracy: float
     seconds: float
 
@@ -68,14 +67,30 @@ class FinetuneResult:
         """Plain values, ready for JSON."""
         return dataclasses.asdict(self)
 
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "FinetuneResult":
+        """The result again from JSON, which has lists for tuples."""
+        sequences = {name: tuple(values[name]) for name in ("labels", "valid_accuracy")}
+        return cls(**{**values, **sequences})
+
 
 @dataclass(frozen=True)
 class Start:
-    """Where fine-tuning starts: a tokenizer, complete settings, and the base's run if there is one."""
+    """Where fine-tuning starts: a tokenizer, complete settings, the base's run if there is one."""
 
     tokenizer: Tokenizer
     settings: Settings
     base: LoadedRun | None
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the base's weights; scratch is scratch."""
+        if self.base is None:
+            return "scratch"
+        weights = self.base.model.state_dict()
+        return fingerprint(
+            part for name in weights for part in (name, weights[name].numpy().tobytes())
+        )
 
     def build_model(self, *, num_classes: int, seed: int) -> tuple[Model, Transplant | None]:
         """A classifier with a new head on the base, or all new. Equal seeds give equal heads."""
@@ -108,9 +123,7 @@ def start_from_base(run_dir: Path, *, settings: Settings) -> Start:
         dropout=settings.model.dropout,
         attention_dropout=settings.model.attention_dropout,
     )
-    settings = dataclasses.replace(
-        settings, model=model, tokenizer=base.settings.tokenizer
-    )
+    settings = dataclasses.replace(settings, model=model, tokenizer=base.settings.tokenizer)
     if settings.data.max_length > model.max_positions:
         raise ConfigError(
             f"data.max_length is {settings.data.max_length}, but the base {run_dir} has positions "
@@ -158,9 +171,7 @@ def finetune(
         resumed = folder.run_dir / "tokenizer.json" if resume and folder.exists else None
         path = resumed or (None if tokenizer_path is None else Path(tokenizer_path))
         texts = [example.text for example in train_examples]
-        start = start_from_scratch(
-            texts, settings=settings, tokenizer_path=path, progress=progress
-        )
+        start = start_from_scratch(texts, settings=settings, tokenizer_path=path, progress=progress)
     settings = start.settings
 
     info = RunInfo(
@@ -172,12 +183,13 @@ def finetune(
             "train": examples_fingerprint(train_examples),
             "valid": examples_fingerprint(valid_examples),
             "tokenizer": start.tokenizer.fingerprint,
+            "base": start.fingerprint,
         },
     )
     info = folder.start(info, settings=settings, tokenizer=start.tokenizer, resume=resume)
     if info.status == "complete":
         progress.say(f"{folder.run_dir} is complete already.")
-        return FinetuneResult(**info.result)
+        return FinetuneResult.from_dict(info.result)
 
     model, transplant = start.build_model(num_classes=len(labels.names), seed=settings.train.seed)
     told = "all weights are new (scratch)" if transplant is None else str(transplant)
@@ -195,7 +207,11 @@ def finetune(
         )
     records = list(
         train_classifier(
-            model, rows=rows, valid_rows=valid_rows, settings=settings, folder=folder,
+            model,
+            rows=rows,
+            valid_rows=valid_rows,
+            settings=settings,
+            folder=folder,
             progress=progress,
         )
     )
@@ -224,6 +240,12 @@ def load_splits(
         train_examples, valid_examples = split_examples(
             train_examples, share=VALID_SHARE, seed=settings.train.seed
         )
+        if not valid_examples:
+            raise DataError(
+                f"{train} holds {len(train_examples)} examples, too few to hold some out.",
+                "Accuracy is followed on examples that are not trained on.",
+                remedy="Give a file of them with --valid, or add examples.",
+            )
         progress.say(
             f"No valid file: {len(valid_examples)} of the training examples were held out."
         )
@@ -255,40 +277,38 @@ def train_classifier(
     train = settings.train
     state = build_state(model.to(device()), settings=train, num_rows=len(rows.lengths))
     history: list[EpochRecord] = []
+    losses: list[float] = []
     if folder is not None and (extra := folder.load_checkpoint(state)) is not None:
         history = [EpochRecord(**values) for values in extra["history"]]
+        losses = extra["losses"]
         progress.say(f"Resuming {folder.run_dir} after step {state.step:,}.")
         yield from history
 
-    def record_epoch(epoch: int, *, train_loss: float) -> EpochRecord:
+    def record_epoch() -> EpochRecord:
         record = EpochRecord(
-            epoch=epoch,
+            epoch=len(history),
             step=state.step,
-            train_loss=train_loss,
+            train_loss=float(np.mean(losses)) if losses else None,
             valid_accuracy=_valid_accuracy(model, valid_rows),
             seconds=state.seconds,
         )
         history.append(record)
+        losses.clear()
         if folder is not None:
-            folder.log(
-                {"step": record.step, "epoch": epoch, "loss": train_loss,
-                 "eval_accuracy": record.valid_accuracy}
-            )
+            folder.log(_log_entry(record))
         return record
 
     budget_seconds = None if train.minutes is None else train.minutes * 60
     progress.start("fine-tune", total=budget_seconds or state.total_steps)
     progress.advance(state.seconds if budget_seconds else state.step)
     if not history:
-        yield record_epoch(0, train_loss=float("nan"))
+        yield record_epoch()
     objective = classify(_class_weights(rows, settings=settings))
-    losses: list[float] = []
     with interruptible() as interruption:
         for record in steps(state, rows=rows, objective=objective, settings=train):
             losses.append(record.loss)
-            if record.is_epoch_end or record.step == record.total_steps:
-                yield record_epoch(record.epoch + 1, train_loss=float(np.mean(losses)))
-                losses = []
+            if record.is_epoch_end:
+                yield record_epoch()
             progress.advance(
                 record.seconds if budget_seconds else 1,
                 note=f"epoch {record.epoch + 1}  loss {record.loss:.3f}  "
@@ -298,12 +318,26 @@ def train_classifier(
             if folder is not None and (due or interruption.requested):
                 past = [dataclasses.asdict(entry) for entry in history]
                 folder.save_checkpoint(
-                    state, keep=train.keep_checkpoints, extra={"history": past}
+                    state,
+                    keep=train.keep_checkpoints,
+                    extra={"history": past, "losses": losses},
                 )
             if interruption.requested:
                 progress.finish()
                 raise KeyboardInterrupt
+    # A length in steps or minutes may end within an epoch.
+    if history[-1].step < state.step:
+        yield record_epoch()
     progress.finish()
+
+
+def _log_entry(record: EpochRecord) -> dict[str, Any]:
+    return {
+        "step": record.step,
+        "epoch": record.epoch,
+        "loss": record.train_loss,
+        "eval_accuracy": record.valid_accuracy,
+    }
 
 
 def _valid_accuracy(model: Model, rows: ExampleRows) -> float:

@@ -97,9 +97,7 @@ def _choose(
     return int(order_V[torch.multinomial(probabilities_V, 1, generator=generator)])
 
 
-def _check(
-    *, temperature: float, top_k: int | None, top_p: float | None, max_tokens: int
-) -> None:
+def _check(*, temperature: float, top_k: int | None, top_p: float | None, max_tokens: int) -> None:
     problems = []
     if temperature < 0:
         problems.append(f"temperature is {temperature}, it must be 0 (greedy) or more")

@@ -119,7 +119,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then a feed-forward layer; each is added to its input and normalised (post-norm)."""
+    """Attention, then feed-forward; each is added to its input, then normalised (post-norm)."""
 
     def __init__(self, settings: ModelSettings, *, layer: int) -> None:
         super().__init__()

@@ -6,7 +6,8 @@ but this file.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -22,7 +23,8 @@ from regraft.heads import Model
 CHUNK = 512
 
 
-class LossSum(NamedTuple):
+@dataclass(frozen=True)
+class LossSum:
     """Summed loss in nats, and how many targets it is summed over."""
 
     total: Tensor
@@ -62,7 +64,9 @@ def linear_cross_entropy(
     targets_N: Int[Tensor, " N"],
 ) -> Float[Tensor, ""]:
     """Summed cross-entropy of a linear layer, without ever holding all N x V scores."""
-    total: Tensor = _LinearCrossEntropy.apply(hidden_ND, weight_VD, bias_V, targets_N)
+    total: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        hidden_ND, weight_VD, bias_V, targets_N
+    )
     return total
 
 
@@ -100,6 +104,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_total: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_total: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
         return grad_hidden * grad_total, grad_weight * grad_total, grad_bias * grad_total, None

@@ -6,6 +6,7 @@ above it; the loop, the objective and the file formats are theirs.
 
 import dataclasses
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +24,10 @@ from regraft.text import Document, read_documents
 from regraft.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 from regraft.trainer import StepRecord, TrainState, build_state, steps
 
-# Enough for a steady validation loss (its standard error is then about 0.02 nats), few enough to
-# cost seconds even with a vocabulary of 50,000.
-VALID_TOKENS = 20_000
-
-# A validation every this share of the run.
-VALIDATIONS = 10
+# Enough for a steady validation loss (its standard error is then about 0.03 nats), few enough to
+# cost seconds even with a vocabulary of 50,000. Their time counts against a budget in minutes.
+VALID_TOKENS = 10_000
+VALIDATIONS = 8
 
 # Steps averaged into one line of metrics.jsonl.
 LOG_EVERY = 10
@@ -75,9 +74,7 @@ def pretrain(
     if resume and folder.exists:
         tokenizer = load_tokenizer(folder.run_dir / "tokenizer.json")
     else:
-        tokenizer = _tokenizer(
-            documents, path=tokenizer_path, settings=settings, progress=progress
-        )
+        tokenizer = _tokenizer(documents, path=tokenizer_path, settings=settings, progress=progress)
     store = build_token_store(documents, tokenizer=tokenizer, progress=progress)
     fingerprints = {"text": store.fingerprint, "tokenizer": tokenizer.fingerprint}
     info = RunInfo(kind="language-model", status="training", fingerprints=fingerprints)
@@ -86,7 +83,7 @@ def pretrain(
         progress.say(f"{folder.run_dir} is complete already.")
         return PretrainResult(**info.result)
 
-    train_store, valid_store = _split(store, settings=settings)
+    train_store, valid_store = _split(store, settings=settings, progress=progress)
     entropy = unigram_entropy(train_store.counts(vocab_size=tokenizer.vocab_size))
     progress.say(
         f"{store.num_documents:,} documents, {len(store.ids):,} tokens, vocabulary "
@@ -98,8 +95,13 @@ def pretrain(
     valid_rows = language_model_rows(valid_store, tokenizer=tokenizer, data=settings.data)
     state = build_state(model.to(device()), settings=settings.train, num_rows=len(rows.lengths))
     _train(
-        state, folder=folder, rows=rows, valid_rows=valid_rows, settings=settings,
-        tokens_per_byte=len(store.ids) / store.num_bytes, progress=progress,
+        state,
+        folder=folder,
+        rows=rows,
+        valid_rows=valid_rows,
+        settings=settings,
+        tokens_per_byte=len(store.ids) / store.num_bytes,
+        progress=progress,
     )
 
     valid_loss = language_model_loss(model, valid_rows, max_tokens=VALID_TOKENS)
@@ -123,7 +125,10 @@ def pretrain(
 
 
 def _tokenizer(
-    documents: Sequence[Document], *, path: str | Path | None, settings: Settings,
+    documents: Sequence[Document],
+    *,
+    path: str | Path | None,
+    settings: Settings,
     progress: Progress,
 ) -> Tokenizer:
     if path is not None:
@@ -132,12 +137,18 @@ def _tokenizer(
     return train_tokenizer(texts, settings=settings.tokenizer, progress=progress)
 
 
-def _split(store: TokenStore, *, settings: Settings) -> tuple[TokenStore, TokenStore]:
-    """Hold out documents; with too few of them, validate on the training text and say so below."""
+def _split(
+    store: TokenStore, *, settings: Settings, progress: Progress
+) -> tuple[TokenStore, TokenStore]:
+    """Hold out documents; with too few of them, validate on the training text and say so."""
     train_store, valid_store = store.split(
         share=settings.train.valid_share, seed=settings.train.seed
     )
     if valid_store.num_documents == 0 or train_store.num_documents == 0:
+        progress.say(
+            f"Too few documents to hold any out (train.valid_share is "
+            f"{settings.train.valid_share:g}): validation reads the training text."
+        )
         return store, store
     return train_store, valid_store
 
@@ -154,39 +165,51 @@ def _train(
 ) -> None:
     """Consume the loop: log, validate, save. Ctrl-C and SIGTERM save before they leave."""
     train = settings.train
-    if folder.load_checkpoint(state) is not None:
+    recent: list[StepRecord] = []
+    if (extra := folder.load_checkpoint(state)) is not None:
+        recent = [StepRecord(**values) for values in extra.get("recent", [])]
         progress.say(f"Resuming {folder.run_dir} after step {state.step:,}.")
     budget_seconds = None if train.minutes is None else train.minutes * 60
     progress.start("pre-train", total=budget_seconds or state.total_steps)
     progress.advance(state.seconds if budget_seconds else state.step)
-    recent: list[StepRecord] = []
-    valid_loss = math.nan
+    valid_loss: float | None = None
     with interruptible() as interruption:
         for record in steps(state, rows=rows, objective=causal, settings=train):
             recent.append(record)
+            validation_seconds = 0.0
             if _is_validation(record):
-                valid_loss = language_model_loss(
-                    state.model, valid_rows, max_tokens=VALID_TOKENS
-                )
+                validation_start = time.perf_counter()
+                valid_loss = language_model_loss(state.model, valid_rows, max_tokens=VALID_TOKENS)
+                validation_seconds = time.perf_counter() - validation_start
+                state.seconds += validation_seconds
                 bits = valid_loss * tokens_per_byte / math.log(2)
                 folder.log(
                     {"step": record.step, "eval_loss": valid_loss, "eval_bits_per_byte": bits}
                 )
-            if len(recent) == LOG_EVERY or record.step == record.total_steps:
+            if len(recent) == LOG_EVERY:
                 folder.log(_log_entry(recent))
                 recent = []
             progress.advance(
-                record.seconds if budget_seconds else 1,
-                note=f"loss {record.loss:.3f}  valid {valid_loss:.3f}  "
-                f"{record.tokens_per_second:,.0f} tokens/s",
+                record.seconds + validation_seconds if budget_seconds else 1,
+                note=_note(record, valid_loss=valid_loss),
             )
             due = train.checkpoint_every and record.step % train.checkpoint_every == 0
             if due or interruption.requested:
-                folder.save_checkpoint(state, keep=train.keep_checkpoints)
+                unlogged = [dataclasses.asdict(entry) for entry in recent]
+                folder.save_checkpoint(
+                    state, keep=train.keep_checkpoints, extra={"recent": unlogged}
+                )
             if interruption.requested:
                 progress.finish()
                 raise KeyboardInterrupt
+    if recent:
+        folder.log(_log_entry(recent))
     progress.finish()
+
+
+def _note(record: StepRecord, *, valid_loss: float | None) -> str:
+    valid = "" if valid_loss is None else f"valid {valid_loss:.3f}  "
+    return f"loss {record.loss:.3f}  {valid}{record.tokens_per_second:,.0f} tokens/s"
 
 
 def _is_validation(record: StepRecord) -> bool:

@@ -1,4 +1,4 @@
-"""The machine: device, threads, seeds, the environment's fingerprint, progress, files written whole.
+"""The machine: device, seeds, the environment, progress, signals, files written whole.
 
 Comes in: nothing but the machine. Goes out: facts about it and the few ways to touch it. Knows
 nothing of text or models; torch is imported only where a function needs it.
@@ -149,10 +149,13 @@ def environment() -> dict[str, str]:
     }
 
 
-def write_whole(path: Path, write: Callable[[IO[bytes]], None]) -> None:
+def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Write a file beside, fsync, rename: a crash or a full disk leaves the old file or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise disk_error(path, error) from error
     try:
         with os.fdopen(handle, "wb") as file:
             write(file)
@@ -169,7 +172,7 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], None]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file whole, as UTF-8."""
-    write_whole(path, lambda file: file.write(text.encode("utf-8")) and None)
+    write_whole(path, lambda file: file.write(text.encode("utf-8")))
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -432,7 +432,7 @@ def _sentencepiece_normalizer(model: _SentencePiece) -> normalizers.Normalizer:
     steps: list[normalizers.Normalizer] = []
     if model.charsmap:
         # The library maps by grapheme, SentencePiece by longest match: an accent on a character
-        # with a mapping of its own ("…" or a script letter) may differ. Measured 2025-11-15: one
+        # with a mapping of its own ("…" or a script letter) may differ. Measured 2026-11-15: one
         # of 60,000 French documents, none of the lab's 4,000 reviews.
         steps.append(normalizers.Precompiled(model.charsmap))
     if model.removes_extra_spaces:

@@ -260,14 +260,14 @@ def demo(
     from regraft.demo import demo as run
 
     with terminal.progress_on_stderr(quiet=quiet) as progress:
-        result = run(out=out or _free_folder(), offline=offline, progress=progress)
+        result = run(out=out or free_folder(), offline=offline, progress=progress)
     if json:
         terminal.show_json(results.demo_to_dict(result))
     else:
         results.show_demo(result)
 
 
-def _free_folder() -> Path:
+def free_folder() -> Path:
     """`make demo` must work a second time, too."""
     names = itertools.chain(["demo"], (f"demo-{number}" for number in itertools.count(2)))
     folders = (Path("runs") / name for name in names)

@@ -1,0 +1,64 @@
+"""Probabilities come back in the order of the rows, and losses are means over tokens."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from regraft.batches import ExampleRows, StreamRows, TokenStore
+from regraft.config import DataSettings, ModelSettings, TokenizerSettings
+from regraft.evaluate import class_probabilities, cut_share, evaluation, language_model_loss
+from regraft.heads import build_classifier, build_language_model
+from regraft.text import Labels
+from regraft.tokenizer import train_tokenizer
+
+SETTINGS = ModelSettings(
+    width=12, num_layers=2, num_heads=3, feedforward_width=7, dropout=0.5, attention_dropout=0.5
+)
+
+
+def test_probabilities_keep_the_order_of_rows_whatever_their_length():
+    torch.manual_seed(0)
+    tokenizer = train_tokenizer(["a good book"], settings=TokenizerSettings(size=280))
+    texts = ["a book " * n for n in (30, 1, 7, 50, 3)] * 9  # more than one batch
+    data = DataSettings(max_length=40)
+    rows = ExampleRows(texts, targets=[0] * len(texts), tokenizer=tokenizer, data=data)
+    model = build_classifier(
+        SETTINGS, vocab_size=tokenizer.vocab_size, num_classes=3, pooling="last"
+    )
+    together = class_probabilities(model, rows)
+    assert together.shape == (45, 3)
+    assert together.sum(axis=1) == pytest.approx(np.ones(45))
+    for number in (0, 3, 44):
+        batch = rows.batch(np.array([number]))
+        alone = model.eval()(batch.ids_BT, real_BT=batch.real_BT).softmax(dim=1)
+        assert together[number] == pytest.approx(alone[0].detach().numpy(), abs=1e-5)
+    too_long = [len(tokenizer.encode(text)) + 1 > data.max_length for text in texts]
+    assert 0 < cut_share(rows) < 1
+    assert cut_share(rows) == pytest.approx(sum(too_long) / len(texts))
+
+
+def test_language_model_loss_is_the_mean_over_the_first_tokens():
+    torch.manual_seed(0)
+    ids = np.random.default_rng(0).integers(0, 17, size=61).astype(np.uint32)
+    rows = StreamRows(TokenStore(ids, np.array([0, 61]), num_bytes=61), max_length=6)
+    model = build_language_model(SETTINGS, vocab_size=17)
+    loss = language_model_loss(model, rows, max_tokens=20)
+    batch = rows.batch(np.arange(4))
+    scores = model.eval()(batch.ids_BT)
+    expected = F.cross_entropy(scores.flatten(0, 1), batch.targets.flatten())
+    assert loss == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_evaluation_speaks_in_label_names():
+    probabilities = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]])
+    result = evaluation(
+        probabilities,
+        targets_N=np.array([0, 1, 1, 1]),
+        labels=Labels(("bad", "good")),
+        cut_share=0.25,
+    )
+    assert result.accuracy.mean == 0.75
+    assert result.confusion == [[1, 0], [1, 2]]
+    assert result.to_dict()["labels"] == ("bad", "good")
+    assert result.cut_share == 0.25

@@ -1,0 +1,110 @@
+"""Files are whole or not there, streams of numbers are apart, signals wait for a safe moment."""
+
+import errno
+import os
+import signal
+from typing import IO
+
+import pytest
+import torch
+
+from regraft.errors import RunFolderError
+from regraft.runtime import (
+    Silent,
+    environment,
+    fingerprint,
+    interruptible,
+    seed_generator,
+    seeded,
+    tracked,
+    write_json,
+    write_text,
+    write_whole,
+)
+
+
+def test_write_whole_replaces_a_file(tmp_path):
+    write_text(tmp_path / "deep" / "a.txt", "one")
+    write_text(tmp_path / "deep" / "a.txt", "two")
+    assert (tmp_path / "deep" / "a.txt").read_text() == "two"
+    assert os.listdir(tmp_path / "deep") == ["a.txt"]
+
+
+def test_write_whole_keeps_the_old_file_when_the_disk_is_full(tmp_path):
+    path = tmp_path / "a.json"
+    write_json(path, {"old": True})
+
+    def write(file: IO[bytes]) -> None:
+        file.write(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(RunFolderError, match=r"The disk is full: .*a\.json was not written"):
+        write_whole(path, write)
+    assert path.read_text() == '{\n  "old": true\n}\n'
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_write_whole_names_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match=r"Cannot write .*Choose a folder you may write to"):
+        write_text(tmp_path / "file" / "a.txt", "x")
+
+
+def test_seed_streams_are_apart_and_reproducible():
+    def draw(seed: int, stream: str) -> float:
+        return float(torch.rand(1, generator=seed_generator(seed, stream=stream)))
+
+    assert draw(1, "head") == draw(1, "head")
+    assert len({draw(1, "head"), draw(2, "head"), draw(1, "order")}) == 3
+
+
+def test_seeded_leaves_the_global_generator_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    with seeded(0, stream="weights"):
+        inside = torch.rand(3)
+    assert torch.equal(torch.rand(3), expected)
+    with seeded(0, stream="weights"):
+        assert torch.equal(torch.rand(3), inside)
+
+
+def test_fingerprint_sees_borders_and_surrogates():
+    assert fingerprint(["ab", "c"]) != fingerprint(["a", "bc"])
+    assert fingerprint(["ab"]) == fingerprint([b"ab"])
+    assert len(fingerprint(["\ud800"])) == 16
+
+
+def test_environment_names_versions():
+    assert environment()["torch"] == torch.__version__
+    assert "regraft" in environment()
+
+
+def test_interruption_waits_and_a_second_one_strikes():
+    before = signal.getsignal(signal.SIGINT)
+    with interruptible() as interruption:
+        assert not interruption.requested
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interruption.requested
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_tracked_passes_items_and_closes_its_task():
+    class Recorder(Silent):
+        def __init__(self) -> None:
+            self.events: list[str] = []
+
+        def start(self, name: str, *, total: float | None) -> None:
+            self.events.append(f"{name} {total}")
+
+        def advance(self, amount: float = 1, *, note: str = "") -> None:
+            self.events.append("advance")
+
+        def finish(self) -> None:
+            self.events.append("finish")
+
+    recorder = Recorder()
+    assert list(tracked([4, 5], name="reading", total=2, progress=recorder)) == [4, 5]
+    assert recorder.events == ["reading 2", "advance", "advance", "finish"]

@@ -1,0 +1,163 @@
+"""The loop: what it divides by, where it stops, and that it can go on from anywhere."""
+
+import copy
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from regraft.batches import StreamRows, TokenStore
+from regraft.config import ModelSettings, TrainSettings
+from regraft.errors import TrainingError
+from regraft.heads import Model, build_language_model
+from regraft.objectives import LossSum, causal
+from regraft.runtime import seeded
+from regraft.trainer import StepRecord, TrainState, _measure, build_state, steps
+
+VOCAB = 17
+TRAIN = TrainSettings(steps=6, batch_size=4, lr=1e-2, warmup_steps=2, seed=3)
+
+
+def rows(num_tokens: int = 200, *, row_length: int = 5) -> StreamRows:
+    ids = np.random.default_rng(0).integers(2, VOCAB, size=num_tokens).astype(np.uint32)
+    store = TokenStore(ids, np.array([0, num_tokens]), num_bytes=num_tokens)
+    return StreamRows(store, max_length=row_length)
+
+
+def new_model(*, dropout: float = 0.2) -> Model:
+    settings = ModelSettings(
+        width=12,
+        num_layers=2,
+        num_heads=3,
+        feedforward_width=7,
+        dropout=dropout,
+        attention_dropout=dropout,
+        max_positions=16,
+    )
+    with seeded(0, stream="weights"):
+        return build_language_model(settings, vocab_size=VOCAB)
+
+
+def train(settings: TrainSettings, *, dropout: float = 0.2) -> tuple[Model, list[StepRecord]]:
+    data = rows()
+    state = build_state(new_model(dropout=dropout), settings=settings, num_rows=len(data.lengths))
+    records = list(steps(state, rows=data, objective=causal, settings=settings))
+    return state.model, records
+
+
+def assert_same_weights(one: Model, other: Model, *, atol: float = 0.0) -> None:
+    for name, tensor in one.state_dict().items():
+        torch.testing.assert_close(other.state_dict()[name], tensor, atol=atol, rtol=0)
+
+
+def test_loop_is_reproducible_bit_for_bit():
+    assert_same_weights(train(TRAIN)[0], train(TRAIN)[0])
+
+
+def test_seed_changes_the_result():
+    other = dataclasses.replace(TRAIN, seed=4)
+    assert train(TRAIN)[1][-1].loss != train(other)[1][-1].loss
+
+
+@pytest.mark.parametrize("micro_batch_size", [1, 2])
+def test_micro_batches_do_not_change_the_result(micro_batch_size):
+    # A small rate: Adam turns rounding in a gradient near zero into a whole step of its size.
+    settings = dataclasses.replace(TRAIN, lr=1e-4)
+    split = dataclasses.replace(settings, micro_batch_size=micro_batch_size)
+    whole_model, whole = train(settings, dropout=0.0)
+    split_model, parts = train(split, dropout=0.0)
+    assert [r.loss for r in parts] == pytest.approx([r.loss for r in whole], rel=1e-5)
+    assert_same_weights(whole_model, split_model, atol=1e-5)
+
+
+def test_loss_is_divided_by_all_targets_of_the_step():
+    counts = []
+
+    def objective(model: Model, batch) -> LossSum:
+        # Uneven counts: a mean of micro-batch means would give another number.
+        loss = causal(model, batch)
+        counts.append(len(counts) % 2 + 1)
+        return LossSum(loss.total * 0 + counts[-1] * 7.0, counts[-1])
+
+    settings = dataclasses.replace(TRAIN, steps=1, micro_batch_size=2, clip_norm=None)
+    data = rows()
+    state = build_state(new_model(), settings=settings, num_rows=len(data.lengths))
+    (record,) = steps(state, rows=data, objective=objective, settings=settings)
+    assert counts == [1, 2]
+    assert record.loss == pytest.approx(7.0)
+
+
+def test_state_copied_midway_goes_on_exactly():
+    straight, _ = train(TRAIN)
+    data = rows()
+    state = build_state(new_model(), settings=TRAIN, num_rows=len(data.lengths))
+    loop = steps(state, rows=data, objective=causal, settings=TRAIN)
+    next(loop), next(loop)
+    loop.close()
+    resumed = copy.deepcopy(state)
+    list(steps(resumed, rows=data, objective=causal, settings=TRAIN))
+    assert resumed.step == TRAIN.steps
+    assert_same_weights(straight, resumed.model)
+
+
+def test_non_finite_loss_stops_before_the_update():
+    def objective(model: Model, batch) -> LossSum:
+        return LossSum(causal(model, batch).total * float("nan"), 1)
+
+    data = rows()
+    state = build_state(new_model(), settings=TRAIN, num_rows=len(data.lengths))
+    before = copy.deepcopy(state.model)
+    with pytest.raises(TrainingError, match=r"became nan at step 1 with learning rate 0\.005"):
+        next(steps(state, rows=data, objective=objective, settings=TRAIN))
+    assert_same_weights(before, state.model)
+
+
+def test_epochs_count_passes_and_mark_their_ends():
+    settings = dataclasses.replace(TRAIN, steps=None, epochs=2)
+    data = rows(100)
+    state = build_state(new_model(), settings=settings, num_rows=len(data.lengths))
+    records = list(steps(state, rows=data, objective=causal, settings=settings))
+    assert len(data.lengths) == 19
+    assert len(records) == 10
+    assert [record.is_epoch_end for record in records] == ([False] * 4 + [True]) * 2
+    assert [record.epoch for record in records] == [0] * 5 + [1] * 5
+
+
+def test_one_batch_can_be_overfitted():
+    settings = TrainSettings(steps=250, batch_size=4, lr=1e-2, warmup_steps=5, seed=0)
+    data = rows(21)
+    state = build_state(new_model(dropout=0.0), settings=settings, num_rows=len(data.lengths))
+    records = list(steps(state, rows=data, objective=causal, settings=settings))
+    assert records[0].loss > 2.0
+    assert records[-1].loss < 0.1
+
+
+def test_time_budget_settles_the_number_of_steps():
+    settings = TrainSettings(minutes=1.0)
+    state = TrainState(model=new_model(), optimizer=torch.optim.Adam([torch.zeros(1)]))
+    for step in range(20):
+        assert state.total_steps is None
+        state.step = step + 1
+        # The first steps are slow and must not count.
+        seconds = 2.0 if step < 5 else 0.5
+        state.seconds += seconds
+        _measure(state, seconds=seconds, settings=settings)
+        if state.total_steps is not None:
+            break
+    assert state.seconds == pytest.approx(0.2 * 60, abs=1.0)
+    assert state.total_steps == state.step + int((60 - state.seconds) / 0.5)
+
+
+def test_frozen_base_does_not_move():
+    settings = dataclasses.replace(TRAIN, freeze_base=True)
+    model, _ = train(settings)
+    fresh = new_model()
+    assert_same_weights(fresh.backbone, model.backbone)
+    assert not torch.equal(fresh.head.linear.weight, model.head.linear.weight)
+
+
+def test_causal_loss_curve_is_golden(golden):
+    settings = dataclasses.replace(TRAIN, steps=12)
+    _, records = train(settings, dropout=0.0)
+    golden("loss_causal.txt", "".join(f"{record.loss:.3f}\n" for record in records))
