@@ -111,7 +111,9 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             fingerprints=fingerprints,
         )
 
-    def predict_proba(self, X: Iterable[object]) -> NDArray[np.float64]:
+    def predict_proba(
+        self, X: Iterable[object], *, progress: Progress = SILENT
+    ) -> NDArray[np.float64]:
         """N x C probabilities; columns are `classes_`."""
         check_is_fitted(self, "model_")
         texts = _checked_texts(X)
@@ -123,7 +125,10 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             tokenizer=self.tokenizer_,
             data=self.settings_.data,
         )
-        return class_probabilities(self.model_, rows)
+        progress.start("predict", total=len(texts))
+        probabilities_NC = class_probabilities(self.model_, rows, on_batch=progress.advance)
+        progress.finish()
+        return probabilities_NC
 
     def predict(self, X: Iterable[object]) -> NDArray[Any]:
         """The most probable label of every text."""
@@ -206,7 +211,7 @@ def _checked_texts(X: Iterable[object]) -> list[str]:
     for row, text in enumerate(X, start=1):
         if not isinstance(text, str):
             raise DataError(
-                f"Text {row} is a {type(text).__name__}, not a string: {text!r:.60}.",
+                f"Text {row} is of type {type(text).__name__}, not a string: {text!r:.60}.",
                 "X is a list of strings.",
                 remedy="Pass a list of texts, not an array of numbers.",
             )

@@ -214,16 +214,17 @@ def resolve(
     size: str | None = None,
     config_path: Path | None = None,
     overrides: Mapping[str, Any] | None = None,
+    default_preset: str = DEFAULT_PRESET,
 ) -> Settings:
     """Complete settings: preset, then size, then the TOML file, then `section.key` overrides.
 
-    Without a preset, the one the TOML file names, else the default.
+    Without a preset, the one the TOML file names, else `default_preset`.
     A length (`train.steps`, `train.epochs`, `train.minutes`) given later replaces any given before.
     Override values that are None are skipped, so flags can be passed as they come.
     """
     problems: list[str] = []
     file_values = _read_toml(config_path) if config_path else {}
-    named = file_values.pop("preset", DEFAULT_PRESET)
+    named = file_values.pop("preset", default_preset)
     preset = named if preset is None else preset
     if preset not in PRESETS:
         raise ConfigError(

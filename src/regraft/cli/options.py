@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from regraft.config import (
+    DEFAULT_PRESET,
     PRESET_HELP,
     SIZES,
     Recipe,
@@ -33,7 +34,13 @@ Config = Annotated[
     typer.Option("--config", metavar="FILE.toml", help="Settings as TOML; flags go before it."),
 ]
 Preset = Annotated[
-    str, typer.Option("--preset", metavar="NAME", help=f"Settings to start from. {_PRESETS}.")
+    str | None,
+    typer.Option(
+        "--preset",
+        metavar="NAME",
+        help=f"Settings to start from; by default the base's, else {DEFAULT_PRESET}. {_PRESETS}.",
+        show_default=False,
+    ),
 ]
 Size = Annotated[
     Literal["tiny", "mini", "small", "base"] | None,
@@ -101,16 +108,35 @@ Texts = Annotated[
 def settings_from(
     recipe: Recipe,
     *,
-    preset: str = "laptop",
+    preset: str | None = None,
     size: str | None = None,
     config: Path | None = None,
     assignments: list[str] | None = None,
     flags: dict[str, Any] | None = None,
+    base: Path | None = None,
 ) -> Settings:
-    """Complete settings; a flag that was given goes before the same key in --set."""
+    """Complete settings; a flag that was given goes before the same key in --set.
+
+    A base is fine-tuned as it was pre-trained unless a preset is named: with its own preset.
+    """
     given = {key: value for key, value in (flags or {}).items() if value is not None}
     overrides = {**parse_assignments(assignments or []), **given}
-    return resolve(recipe, preset=preset, size=size, config_path=config, overrides=overrides)
+    return resolve(
+        recipe,
+        preset=preset,
+        size=size,
+        config_path=config,
+        overrides=overrides,
+        default_preset=_preset_of(base),
+    )
+
+
+def _preset_of(base: Path | None) -> str:
+    if base is None:
+        return DEFAULT_PRESET
+    from regraft.checkpoint import read_settings
+
+    return read_settings(base).preset
 
 
 def data_flags(

@@ -58,7 +58,7 @@ def picture(
 
 
 def params(
-    preset: options.Preset = "laptop",
+    preset: options.Preset = None,
     size: options.Size = None,
     classes: Annotated[
         int | None,

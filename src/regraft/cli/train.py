@@ -33,7 +33,7 @@ def pretrain(
     encoding: options.Encoding = None,
     documents: options.Documents = None,
     config: options.Config = None,
-    preset: options.Preset = "laptop",
+    preset: options.Preset = None,
     assignments: options.Assignments = None,
     resume: options.Resume = False,
     json: options.Json = False,
@@ -104,7 +104,7 @@ def finetune(
     label: options.LabelColumn = None,
     encoding: options.Encoding = None,
     config: options.Config = None,
-    preset: options.Preset = "laptop",
+    preset: options.Preset = None,
     assignments: options.Assignments = None,
     resume: options.Resume = False,
     json: options.Json = False,
@@ -128,6 +128,7 @@ def finetune(
         size=size,
         config=config,
         assignments=assignments,
+        base=None if base == SCRATCH else Path(base),
         flags={
             **data_flags(text=text, label=label, encoding=encoding),
             **train_flags(
@@ -184,7 +185,7 @@ def compare(
     label: options.LabelColumn = None,
     encoding: options.Encoding = None,
     config: options.Config = None,
-    preset: options.Preset = "laptop",
+    preset: options.Preset = None,
     assignments: options.Assignments = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -203,6 +204,7 @@ def compare(
         preset=preset,
         config=config,
         assignments=assignments,
+        base=base,
         flags={
             **data_flags(text=text, label=label, encoding=encoding),
             **train_flags(

@@ -62,6 +62,7 @@ def predict(
     text: options.TextColumn = None,
     encoding: options.Encoding = None,
     documents: options.Documents = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Predict labels, with the probability of each.
 
@@ -71,22 +72,23 @@ def predict(
       echo "Un livre charmant." | regraft predict runs/reviews - --format jsonl
     """
     from regraft.classifier import load_classifier
-    from regraft.config import DataSettings
     from regraft.runtime import write_text
     from regraft.text import read_documents
 
     data = _data_of(run, data_flags(text=text, encoding=encoding, documents=documents))
-    texts = [item.text for item in read_documents([file], data=data or DataSettings())]
+    texts = [item.text for item in read_documents([file], data=data)]
     classifier = load_classifier(run)
     labels = [str(label) for label in classifier.classes_]
-    probabilities = classifier.predict_proba(texts).tolist()
+    with terminal.progress_on_stderr(quiet=quiet) as progress:
+        probabilities = classifier.predict_proba(texts, progress=progress).tolist()
     written = format or ("jsonl" if out and out.suffix == ".jsonl" else "csv")
     table = (_jsonl if written == "jsonl" else _csv)(texts, labels, probabilities)
     if out is None:
         terminal.show_line(table.rstrip("\n"))
     else:
         write_text(out, table)
-        terminal.show_message(f"{len(texts):,} predictions are in {out}.")
+        if not quiet:
+            terminal.show_message(f"{len(texts):,} predictions are in {out}.")
 
 
 def generate(
@@ -151,12 +153,12 @@ def generate(
             terminal.show_line(text)
 
 
-def _data_of(run: Path, flags: dict[str, Any]) -> DataSettings | None:
-    """The run's own data settings with the given flags; None when no flag changes them."""
-    from regraft.checkpoint import load_run
+def _data_of(run: Path, flags: dict[str, Any]) -> DataSettings:
+    """The run's own data settings, with the flags that were given."""
+    from regraft.checkpoint import read_settings
 
     changes = {key.partition(".")[2]: value for key, value in flags.items() if value is not None}
-    return dataclasses.replace(load_run(run).settings.data, **changes) if changes else None
+    return dataclasses.replace(read_settings(run).data, **changes)
 
 
 def _csv(texts: Sequence[str], labels: Sequence[str], probabilities: list[list[float]]) -> str:

@@ -1,0 +1,317 @@
+"""Fine-tuning: what a graft keeps of its base, what is told, and that stopping changes nothing."""
+
+import csv
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import TINY, Recorder, make_examples
+from safetensors.torch import load_file
+
+from regraft.batches import ExampleRows
+from regraft.checkpoint import load_run, read_metrics
+from regraft.config import Settings, replace, resolve
+from regraft.errors import ConfigError, DataError, RunFolderError
+from regraft.finetune import _class_weights, base_preset, finetune, start_from_base
+from regraft.heads import Model
+from regraft.text import Labels
+
+FILES = ["config.json", "metrics.jsonl", "model.safetensors", "run.json", "tokenizer.json"]
+
+
+def weights_of(run_dir: Path) -> dict[str, torch.Tensor]:
+    return load_file(run_dir / "model.safetensors")
+
+
+def unequal(first_dir: Path, second_dir: Path, *, prefix: str = "") -> list[str]:
+    """Names of the weights, among those with the prefix, that differ between two runs."""
+    first, second = weights_of(first_dir), weights_of(second_dir)
+    names = [name for name in first if name.startswith(prefix)]
+    assert names
+    return [name for name in names if not torch.equal(first[name], second[name])]
+
+
+def write_csv(path: Path, rows: list[tuple[str, str]]) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("text", "label"), *rows])
+    return path
+
+
+def test_graft_leads_to_a_classifier(
+    shared_base: Path, splits: dict[str, Path], tiny_finetune: Settings, tmp_path: Path
+) -> None:
+    out, progress = tmp_path / "run", Recorder()
+    result = finetune(
+        base=shared_base,
+        train=splits["train"],
+        valid=splits["valid"],
+        out=out,
+        settings=tiny_finetune,
+        progress=progress,
+    )
+    assert sorted(path.name for path in out.iterdir()) == FILES
+    assert result.labels == ("negative", "positive")
+    assert (result.num_train, result.num_valid) == (32, 16)
+    assert len(result.valid_accuracy) == 3  # before the first epoch, then after each
+    assert result.base == str(shared_base)
+    kept = load_run(shared_base).model.backbone
+    num_kept = sum(parameter.numel() for parameter in kept.parameters())
+    assert result.transplant == (
+        f"{len(list(kept.parameters()))} tensors with {num_kept:,} parameters came from the base; "
+        "the new head has 26"
+    )
+    assert f"Graft: {result.transplant}." in progress.messages
+    assert any(re.match(r"\d+\.\d% of the training texts are longer", m) for m in progress.messages)
+
+    run = load_run(out, kind="classifier")
+    assert run.info.labels == ("negative", "positive")
+    assert run.info.base == {"run_dir": str(shared_base)}
+    assert run.tokenizer.fingerprint == load_run(shared_base).tokenizer.fingerprint
+
+
+def test_scratch_takes_nothing_from_a_base(
+    splits: dict[str, Path], tiny_finetune: Settings, tmp_path: Path
+) -> None:
+    progress = Recorder()
+    result = finetune(
+        base=None,
+        train=splits["train"],
+        out=tmp_path / "run",
+        settings=tiny_finetune,
+        progress=progress,
+    )
+    assert result.base == "scratch"
+    assert "Graft: all weights are new (scratch)." in progress.messages
+    assert load_run(tmp_path / "run").info.base is None
+
+
+def test_every_epoch_is_logged(
+    splits: dict[str, Path], tiny_finetune: Settings, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    result = finetune(
+        base=None, train=splits["train"], valid=splits["valid"], out=out, settings=tiny_finetune
+    )
+    records = list(read_metrics(out))
+    assert [(record["epoch"], record["step"]) for record in records] == [(0, 0), (1, 8), (2, 16)]
+    assert [record["eval_accuracy"] for record in records] == list(result.valid_accuracy)
+    assert records[0]["loss"] is None
+    assert all(record["loss"] > 0 for record in records[1:])
+    # NaN is no JSON; other programs read this file.
+    assert "NaN" not in (out / "metrics.jsonl").read_text()
+
+
+def test_length_in_steps_may_end_within_an_epoch(
+    splits: dict[str, Path], tiny_finetune: Settings, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    settings = replace(tiny_finetune, "train", epochs=None, steps=11)
+    finetune(base=None, train=splits["train"], valid=splits["valid"], out=out, settings=settings)
+    records = list(read_metrics(out))
+    assert [(record["epoch"], record["step"]) for record in records] == [(0, 0), (1, 8), (2, 11)]
+
+
+def test_classifier_learns(splits: dict[str, Path], tmp_path: Path) -> None:
+    learning = {"train.epochs": 10, "train.lr": 0.01, "model.dropout": 0, "data.max_length": 64}
+    settings = resolve("finetune", overrides={**TINY, **learning})
+    result = finetune(
+        base=None,
+        train=splits["train"],
+        valid=splits["train"],
+        out=tmp_path / "run",
+        settings=settings,
+    )
+    assert result.valid_accuracy[-1] > 0.9
+    assert result.cut_share < 1
+
+
+def test_valid_is_held_out_when_missing(tiny_finetune: Settings, tmp_path: Path) -> None:
+    train = write_csv(tmp_path / "train.csv", make_examples(40))
+    progress = Recorder()
+    result = finetune(
+        base=None, train=train, out=tmp_path / "run", settings=tiny_finetune, progress=progress
+    )
+    assert (result.num_train, result.num_valid) == (34, 6)
+    assert progress.messages[0] == "No valid file: 6 of the training examples were held out."
+
+
+def test_too_few_examples_to_hold_out_are_refused(tiny_finetune: Settings, tmp_path: Path) -> None:
+    train = write_csv(tmp_path / "train.csv", make_examples(2))
+    with pytest.raises(DataError) as caught:
+        finetune(base=None, train=train, out=tmp_path / "run", settings=tiny_finetune)
+    assert caught.value.problem == f"{train} holds 2 examples, too few to hold some out."
+    assert caught.value.remedy == "Give a file of them with --valid, or add examples."
+    assert not (tmp_path / "run").exists()
+
+
+def test_frozen_base_stays_as_it_was(
+    shared_base: Path, splits: dict[str, Path], tiny_finetune: Settings, tmp_path: Path
+) -> None:
+    for name, is_frozen in (("frozen", True), ("free", False)):
+        finetune(
+            base=shared_base,
+            train=splits["train"],
+            out=tmp_path / name,
+            settings=replace(tiny_finetune, "train", freeze_base=is_frozen),
+        )
+    assert unequal(shared_base, tmp_path / "frozen", prefix="backbone.") == []
+    assert unequal(shared_base, tmp_path / "free", prefix="backbone.blocks.0.") != []
+    assert unequal(tmp_path / "free", tmp_path / "frozen", prefix="head.") != []
+
+
+def test_graft_starts_from_the_weights_of_the_base(
+    shared_base: Path, tiny_finetune: Settings
+) -> None:
+    start = start_from_base(shared_base, settings=tiny_finetune)
+    model, transplant = start.build_model(num_classes=3, seed=0)
+    assert isinstance(model, Model)
+    base = load_run(shared_base).model.backbone.state_dict()
+    grafted = model.backbone.state_dict()
+    assert base.keys() == grafted.keys()
+    assert all(torch.equal(base[name], grafted[name]) for name in base)
+    assert transplant is not None
+    again, _ = start.build_model(num_classes=3, seed=0)
+    other, _ = start.build_model(num_classes=3, seed=1)
+    head = model.head.linear.weight
+    assert torch.equal(head, again.head.linear.weight)
+    assert not torch.equal(head, other.head.linear.weight)
+
+
+def test_graft_takes_the_dropout_of_the_fine_tuning(
+    shared_base: Path, tiny_finetune: Settings
+) -> None:
+    settings = replace(tiny_finetune, "model", dropout=0.3, attention_dropout=0.2, width=99)
+    start = start_from_base(shared_base, settings=settings)
+    model, _ = start.build_model(num_classes=2, seed=0)
+    dropouts = {m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)}
+    assert dropouts == {0.3}
+    assert {block.attention.dropout for block in model.backbone.blocks} == {0.2}
+    assert start.settings.model.width == TINY["model.width"]
+
+
+def test_longer_rows_than_the_base_reads_are_refused(
+    shared_base: Path, tiny_finetune: Settings
+) -> None:
+    settings = replace(tiny_finetune, "data", max_length=65)
+    with pytest.raises(ConfigError) as caught:
+        start_from_base(shared_base, settings=settings)
+    assert caught.value.problem == (
+        f"data.max_length is 65, but the base {shared_base} has positions for 64 tokens."
+    )
+
+
+def test_preset_of_the_base_is_the_default(shared_base: Path) -> None:
+    assert base_preset(shared_base) == "laptop"
+    assert base_preset(None) == "laptop"
+
+
+@pytest.mark.parametrize("is_grafted", [True, False])
+def test_resumed_run_equals_a_straight_one(
+    shared_base: Path,
+    splits: dict[str, Path],
+    tiny_finetune: Settings,
+    tmp_path: Path,
+    is_grafted: bool,
+) -> None:
+    files = {"train": splits["train"], "valid": splits["valid"], "settings": tiny_finetune}
+    inputs: dict[str, Any] = {**files, "base": shared_base if is_grafted else None}
+    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
+    expected = finetune(out=straight, **inputs)
+    # Within an epoch, at its end, and after the last step.
+    for step in (3, 8, 16):
+        with pytest.raises(KeyboardInterrupt):
+            finetune(out=stopped, resume=True, progress=Recorder(interrupt_at=step), **inputs)
+    result = finetune(out=stopped, resume=True, **inputs)
+    assert unequal(straight, stopped) == []
+    assert list(read_metrics(straight)) == list(read_metrics(stopped))
+    assert result.valid_accuracy == expected.valid_accuracy
+    assert sorted(path.name for path in stopped.iterdir()) == FILES
+
+
+def test_resume_of_a_complete_run_returns_its_result(
+    splits: dict[str, Path], tiny_finetune: Settings, tmp_path: Path
+) -> None:
+    inputs: dict[str, Any] = {"base": None, "train": splits["train"], "settings": tiny_finetune}
+    first = finetune(out=tmp_path / "run", **inputs)
+    progress = Recorder()
+    second = finetune(out=tmp_path / "run", resume=True, progress=progress, **inputs)
+    assert second == first
+    assert progress.messages[-1] == f"{tmp_path / 'run'} is complete already."
+
+
+def test_resume_with_another_base_or_file_is_refused(
+    shared_base: Path, splits: dict[str, Path], tiny_finetune: Settings, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    inputs: dict[str, Any] = {"base": shared_base, "out": out, "settings": tiny_finetune}
+    finetune(train=splits["train"], valid=splits["valid"], **inputs)
+    with pytest.raises(RunFolderError, match="was started otherwise: valid has changed"):
+        finetune(train=splits["train"], valid=splits["test"], resume=True, **inputs)
+    with pytest.raises(RunFolderError, match="base has changed"):
+        finetune(
+            train=splits["train"], valid=splits["valid"], resume=True, **{**inputs, "base": None}
+        )
+
+
+def test_label_only_in_valid_is_refused(
+    splits: dict[str, Path], tiny_finetune: Settings, tmp_path: Path
+) -> None:
+    valid = write_csv(tmp_path / "v.csv", [("fine", "positive"), ("so so", "neutal")])
+    with pytest.raises(DataError) as caught:
+        finetune(
+            base=None,
+            train=splits["train"],
+            valid=valid,
+            out=tmp_path / "run",
+            settings=tiny_finetune,
+        )
+    assert caught.value.problem == (
+        f"Labels differ between splits: 'neutal' occurs only in {valid} (row 3)."
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_labels_stay_names_in_their_order(tiny_finetune: Settings, tmp_path: Path) -> None:
+    names = ("10", "2", "1")
+    rows = [(text, names[row % 3]) for row, (text, _) in enumerate(make_examples(24))]
+    train = write_csv(tmp_path / "train.csv", rows)
+    result = finetune(base=None, train=train, out=tmp_path / "run", settings=tiny_finetune)
+    assert result.labels == load_run(tmp_path / "run").info.labels == ("1", "2", "10")
+
+
+def test_class_weights_balance_the_classes(
+    shared_base: Path, splits: dict[str, Path], tiny_finetune: Settings
+) -> None:
+    tokenizer = load_run(shared_base).tokenizer
+    labels = Labels(("a", "b", "c"))
+    rows = ExampleRows(
+        ["x"] * 12,
+        targets=[labels.target(name) for name in "aaaaaaaabbbc"],
+        tokenizer=tokenizer,
+        data=tiny_finetune.data,
+    )
+    assert _class_weights(rows, settings=tiny_finetune) is None
+    balanced = replace(tiny_finetune, "train", class_weight="balanced")
+    weights = _class_weights(rows, settings=balanced)
+    assert weights is not None
+    # Every class weighs the same in sum, and an example weighs 1 in the mean.
+    assert (weights * torch.tensor([8, 3, 1])).tolist() == pytest.approx([4, 4, 4])
+
+
+def test_balanced_classes_help_the_rare_one(tmp_path: Path) -> None:
+    # Nothing tells the texts apart, so a model learns only how frequent the classes are.
+    rows = [("the same words", "rare" if row % 8 == 0 else "frequent") for row in range(32)]
+    train = write_csv(tmp_path / "train.csv", rows)
+    learning = {"train.epochs": 40, "train.batch_size": 32, "train.lr": 0.01, "model.dropout": 0}
+    shares = {}
+    for weight in ("none", "balanced"):
+        settings = resolve("finetune", overrides={**TINY, **learning, "train.class_weight": weight})
+        finetune(base=None, train=train, valid=train, out=tmp_path / weight, settings=settings)
+        run = load_run(tmp_path / weight)
+        ids = torch.tensor([[run.tokenizer.start_id, *run.tokenizer.encode("the same words")]])
+        with torch.no_grad():
+            scores = run.model(ids, real_BT=torch.ones_like(ids, dtype=torch.bool))
+        shares[weight] = float(scores.softmax(dim=1)[0, 1])
+    assert shares == pytest.approx({"none": 1 / 8, "balanced": 1 / 2}, abs=0.1)
