@@ -9,7 +9,12 @@ from regraft.optim import build_optimizer, learning_rate
 
 def rates(settings: TrainSettings, total_steps: int | None) -> list[float]:
     steps = range(total_steps or 12)
-    return [learning_rate(step, settings=settings, total_steps=total_steps) for step in steps]
+    return [rate(step, settings, total_steps) for step in steps]
+
+
+def rate(step: int, settings: TrainSettings, total_steps: int | None, decay_from: int = 0) -> float:
+    start = max(decay_from, settings.warmup_steps)
+    return learning_rate(step, settings=settings, decay_from=start, total_steps=total_steps)
 
 
 def test_learning_rate_rises_then_falls_to_zero():
@@ -17,17 +22,23 @@ def test_learning_rate_rises_then_falls_to_zero():
     values = rates(settings, 12)
     assert values[:4] == [0.25, 0.5, 0.75, 1.0]
     assert values[4:] == pytest.approx([1 - i / 8 for i in range(8)])
-    assert learning_rate(12, settings=settings, total_steps=12) == 0.0
+    assert rate(12, settings, 12) == 0.0
 
 
 def test_learning_rate_cosine_is_half_at_half_way():
     settings = TrainSettings(lr=2.0, warmup_steps=2, schedule="cosine")
-    assert learning_rate(7, settings=settings, total_steps=12) == pytest.approx(1.0)
+    assert rate(7, settings, 12) == pytest.approx(1.0)
 
 
 def test_learning_rate_stays_while_the_end_is_unknown():
     settings = TrainSettings(lr=0.5, warmup_steps=3, schedule="linear")
     assert rates(settings, None)[2:] == [0.5] * 10
+
+
+def test_learning_rate_stays_at_its_peak_until_the_decay():
+    settings = TrainSettings(lr=1.0, warmup_steps=2, schedule="linear")
+    values = [rate(step, settings, 10, decay_from=6) for step in range(10)]
+    assert values == [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25]
 
 
 def test_learning_rate_without_warmup_starts_at_its_peak():

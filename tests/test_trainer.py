@@ -13,7 +13,7 @@ from regraft.errors import TrainingError
 from regraft.heads import Model, build_language_model
 from regraft.objectives import LossSum, causal
 from regraft.runtime import seeded
-from regraft.trainer import StepRecord, TrainState, _measure, build_state, steps
+from regraft.trainer import StepRecord, TrainState, _settle, build_state, steps
 
 VOCAB = 17
 TRAIN = TrainSettings(steps=6, batch_size=4, lr=1e-2, warmup_steps=2, seed=3)
@@ -133,20 +133,19 @@ def test_one_batch_can_be_overfitted():
     assert records[-1].loss < 0.1
 
 
-def test_time_budget_settles_the_number_of_steps():
-    settings = TrainSettings(minutes=1.0)
+def test_time_budget_is_settled_by_the_pace_of_the_last_steps():
+    settings = TrainSettings(minutes=1.0, warmup_steps=4)
     state = TrainState(model=new_model(), optimizer=torch.optim.Adam([torch.zeros(1)]))
-    for step in range(20):
-        assert state.total_steps is None
-        state.step = step + 1
-        # The first steps are slow and must not count.
-        seconds = 2.0 if step < 5 else 0.5
+    while state.total_steps is None:
+        state.step += 1
+        # A busy machine that becomes idle: what was slow at first must not count at the end.
+        seconds = 2.0 if state.step <= 5 else 0.25
         state.seconds += seconds
-        _measure(state, seconds=seconds, settings=settings)
-        if state.total_steps is not None:
-            break
-    assert state.seconds == pytest.approx(0.2 * 60, abs=1.0)
-    assert state.total_steps == state.step + int((60 - state.seconds) / 0.5)
+        _settle(state, seconds=seconds, settings=settings)
+    assert state.seconds == pytest.approx(0.6 * 60)
+    assert state.decay_from == state.step == 5 + (36 - 10) * 4
+    assert state.total_steps == state.step + 24 * 4
+    assert len(state.recent_seconds) == 50
 
 
 def test_frozen_base_does_not_move():

@@ -5,9 +5,8 @@ numbers, and `epoch_order`, a pure function of (seed, epoch). Knows nothing of m
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -98,16 +97,16 @@ class TokenStore:
 
 
 def build_token_store(
-    documents: Iterable[Document], *, tokenizer: Tokenizer, progress: Progress = SILENT
+    documents: Sequence[Document], *, tokenizer: Tokenizer, progress: Progress = SILENT
 ) -> TokenStore:
     """Encode documents; empty ones are left out."""
     pieces: list[NDArray[np.uint32]] = []
     lengths: list[int] = []
     num_bytes = num_tokens = 0
-    stream = iter(documents)
-    progress.start("tokenise", total=None)
-    while chunk := [document.text for document in islice(stream, _ENCODE_CHUNK)]:
-        texts = [text for text in chunk if text.strip()]
+    progress.start("tokenise", total=len(documents))
+    for start in range(0, len(documents), _ENCODE_CHUNK):
+        chunk = documents[start : start + _ENCODE_CHUNK]
+        texts = [document.text for document in chunk if document.text.strip()]
         num_bytes += sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
         for ids in tokenizer.encode_batch(texts):
             row = [tokenizer.start_id, *ids, tokenizer.end_id]

@@ -126,7 +126,8 @@ class RunFolder:
             "total_steps": state.total_steps,
             "num_tokens": state.num_tokens,
             "seconds": state.seconds,
-            "measured": state.measured,
+            "decay_from": state.decay_from,
+            "recent_seconds": state.recent_seconds,
             "extra": extra or {},
         }
         _save_tensors(beside / "model.safetensors", state.model.state_dict())
@@ -154,7 +155,8 @@ class RunFolder:
         state.total_steps = position["total_steps"]
         state.num_tokens = position["num_tokens"]
         state.seconds = position["seconds"]
-        state.measured = position["measured"]
+        state.decay_from = position["decay_from"]
+        state.recent_seconds = position["recent_seconds"]
         self._truncate_metrics(step=state.step)
         extra: dict[str, Any] = position["extra"]
         return extra

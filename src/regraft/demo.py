@@ -6,6 +6,7 @@ repeat any of them by hand.
 """
 
 import csv
+import dataclasses
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,6 +70,7 @@ SYNTHETIC = Plan(
     finetuning={"train.epochs": 5, "data.max_length": 96},
 )
 NUM_SYNTHETIC = 6000
+SYNTHETIC_WARNING = "Synthetic text, made by a small grammar: the numbers say nothing of real text."
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,9 @@ class DemoResult:
 
 def demo(*, out: Path, offline: bool = False, progress: Progress = SILENT) -> DemoResult:
     """Pre-train on text without labels, graft, compare, report: all into the folder `out`."""
-    if out.exists() and any(out.iterdir()):
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunFolderError(
-            f"{out} is not empty.",
+            f"{out} is not an empty folder.",
             "The demo writes into a folder of its own.",
             remedy="Choose another --out, or remove the folder.",
         )
@@ -126,6 +128,9 @@ def demo(*, out: Path, offline: bool = False, progress: Progress = SILENT) -> De
         command="regraft demo" + (" --offline" if offline else ""),
         progress=progress,
     )
+    if plan is SYNTHETIC:
+        warnings = (SYNTHETIC_WARNING, *comparison.warnings)
+        comparison = dataclasses.replace(comparison, warnings=warnings)
     report = write_report(comparison, out / "report")
     finetune(
         base=base_dir,

@@ -28,17 +28,18 @@ def _fused(parameters: list[torch.nn.Parameter]) -> bool:
     return all(parameter.device.type in ("cpu", "cuda") for parameter in parameters)
 
 
-def learning_rate(step: int, *, settings: TrainSettings, total_steps: int | None) -> float:
-    """The rate of step 0, 1, ...: a linear rise, then the schedule down to zero at the end.
+def learning_rate(
+    step: int, *, settings: TrainSettings, decay_from: int, total_steps: int | None
+) -> float:
+    """The rate of step 0, 1, ...: a rise, the peak until `decay_from`, then down to zero.
 
-    While `total_steps` is unknown (a time budget not yet measured) the rate rises, then stays.
+    While `total_steps` is unknown (a time budget not yet settled) the rate rises, then stays.
     """
     if step < settings.warmup_steps:
         return settings.lr * (step + 1) / settings.warmup_steps
-    if settings.schedule == "constant" or total_steps is None:
+    if settings.schedule == "constant" or total_steps is None or step < decay_from:
         return settings.lr
-    remaining = max(total_steps - settings.warmup_steps, 1)
-    done = min((step - settings.warmup_steps) / remaining, 1.0)
+    done = min((step - decay_from) / max(total_steps - decay_from, 1), 1.0)
     if settings.schedule == "linear":
         return settings.lr * (1 - done)
     return settings.lr * 0.5 * (1 + math.cos(math.pi * done))

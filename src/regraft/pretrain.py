@@ -14,7 +14,7 @@ from typing import Any
 
 from regraft.batches import Rows, TokenStore, build_token_store, language_model_rows
 from regraft.checkpoint import RunFolder, RunInfo
-from regraft.config import Settings, resolve
+from regraft.config import Settings, TrainSettings, resolve
 from regraft.evaluate import language_model_loss
 from regraft.heads import build_language_model
 from regraft.metrics import bits_per_byte, unigram_entropy
@@ -177,7 +177,7 @@ def _train(
         for record in steps(state, rows=rows, objective=causal, settings=train):
             recent.append(record)
             validation_seconds = 0.0
-            if _is_validation(record):
+            if _is_validation(record, state=state, settings=train):
                 validation_start = time.perf_counter()
                 valid_loss = language_model_loss(state.model, valid_rows, max_tokens=VALID_TOKENS)
                 validation_seconds = time.perf_counter() - validation_start
@@ -212,11 +212,16 @@ def _note(record: StepRecord, *, valid_loss: float | None) -> str:
     return f"loss {record.loss:.3f}  {valid}{record.tokens_per_second:,.0f} tokens/s"
 
 
-def _is_validation(record: StepRecord) -> bool:
-    if record.total_steps is None:
-        return False
-    every = max(record.total_steps // VALIDATIONS, 1)
-    return record.step % every == 0 and record.step < record.total_steps
+def _is_validation(record: StepRecord, *, state: TrainState, settings: TrainSettings) -> bool:
+    """Did this step cross one of VALIDATIONS equal marks? The end has a validation of its own."""
+    if settings.minutes is not None:
+        now, before = state.seconds, state.seconds - record.seconds
+        whole = settings.minutes * 60
+    else:
+        assert record.total_steps is not None
+        now, before, whole = record.step, record.step - 1, record.total_steps
+    mark = int(VALIDATIONS * now / whole)
+    return int(VALIDATIONS * before / whole) < mark < VALIDATIONS
 
 
 def _log_entry(recent: list[StepRecord]) -> dict[str, Any]:

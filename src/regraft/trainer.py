@@ -23,11 +23,14 @@ from regraft.objectives import Objective
 from regraft.optim import build_optimizer, learning_rate
 from regraft.runtime import seeded
 
-# With a time budget, the speed of steps 5 ... 20 decides how many steps there will be. The first
-# few are slower (allocations), and by step 20 no schedule has left its warm-up far behind.
-MEASURE_FROM, MEASURE_TO = 5, 20
+# With a time budget, the rate stays at its peak until this share of the time is gone; then the pace
+# of the last steps decides how many are left, and the rate falls to zero over them. Settled from
+# the first steps instead, a run on a machine that became idle ended after 13 of 20 minutes
+# (2026-11-15).
+SETTLED_SHARE = 0.6
+PACE_STEPS = 50
 
-# A machine that became busier after the measurement may overrun its budget by this much, not more.
+# A machine that became busier after that may overrun its budget by this much, not more.
 OVERRUN = 1.1
 
 
@@ -39,9 +42,10 @@ class TrainState:
     optimizer: torch.optim.Optimizer
     step: int = 0
     total_steps: int | None = None
+    decay_from: int = 0
     num_tokens: int = 0
     seconds: float = 0.0
-    measured: list[float] = field(default_factory=list)
+    recent_seconds: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,12 @@ def build_state(model: Model, *, settings: TrainSettings, num_rows: int) -> Trai
     total_steps = settings.steps
     if settings.epochs is not None:
         total_steps = settings.epochs * steps_per_epoch(num_rows, settings=settings)
-    optimizer = build_optimizer(model, settings=settings)
-    return TrainState(model=model, optimizer=optimizer, total_steps=total_steps)
+    return TrainState(
+        model=model,
+        optimizer=build_optimizer(model, settings=settings),
+        total_steps=total_steps,
+        decay_from=settings.warmup_steps,
+    )
 
 
 def steps_per_epoch(num_rows: int, *, settings: TrainSettings) -> int:
@@ -92,7 +100,12 @@ def steps(
         step_start = time.perf_counter()
         epoch, place = divmod(state.step, per_epoch)
         numbers = order(epoch)[place]
-        lr = learning_rate(state.step, settings=settings, total_steps=state.total_steps)
+        lr = learning_rate(
+            state.step,
+            settings=settings,
+            decay_from=state.decay_from,
+            total_steps=state.total_steps,
+        )
         for group in state.optimizer.param_groups:
             group["lr"] = lr
 
@@ -105,7 +118,7 @@ def steps(
         state.step += 1
         state.num_tokens += num_tokens
         state.seconds += seconds
-        _measure(state, seconds=seconds, settings=settings)
+        _settle(state, seconds=seconds, settings=settings)
         yield StepRecord(
             step=state.step,
             epoch=epoch,
@@ -165,15 +178,16 @@ def _micro_batches(
         yield rows.batch(numbers[start : start + size])
 
 
-def _measure(state: TrainState, *, seconds: float, settings: TrainSettings) -> None:
-    """With a time budget: after MEASURE_TO steps, settle how many there will be."""
+def _settle(state: TrainState, *, seconds: float, settings: TrainSettings) -> None:
+    """With a time budget: when most of it is gone, settle how many steps are left."""
     if settings.minutes is None or state.total_steps is not None:
         return
-    if state.step > MEASURE_FROM:
-        state.measured.append(seconds)
-    if state.step >= MEASURE_TO or state.seconds > 0.2 * settings.minutes * 60:
-        pace = float(np.median(state.measured)) if state.measured else seconds
-        remaining = max(settings.minutes * 60 - state.seconds, 0.0)
+    state.recent_seconds = [*state.recent_seconds, seconds][-PACE_STEPS:]
+    budget_seconds = settings.minutes * 60
+    if state.seconds >= SETTLED_SHARE * budget_seconds:
+        pace = float(np.median(state.recent_seconds))
+        remaining = max(budget_seconds - state.seconds, 0.0)
+        state.decay_from = max(state.step, settings.warmup_steps)
         state.total_steps = state.step + max(int(remaining / pace), 1)
 
 
