@@ -317,7 +317,6 @@ def test_balanced_classes_help_the_rare_one(tmp_path: Path) -> None:
     assert shares == pytest.approx({"none": 1 / 8, "balanced": 1 / 2}, abs=0.1)
 
 
-@pytest.mark.xfail(reason="checkpoint.py keeps the metrics of step 0, which is logged again")
 def test_run_killed_before_its_first_checkpoint_starts_again(
     splits: dict[str, Path], tiny_finetune: Settings, tmp_path: Path
 ) -> None:

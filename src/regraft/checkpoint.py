@@ -94,10 +94,16 @@ class RunFolder:
             raise disk_error(self.run_dir, error) from error
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         info = dataclasses.replace(info, created=now, environment=environment())
-        tokenizer.save(self.run_dir / "tokenizer.json")
-        write_json(self.run_dir / "config.json", settings_to_dict(settings))
-        # Last: its presence says that the files above are there.
-        self._write_info(info)
+        try:
+            tokenizer.save(self.run_dir / "tokenizer.json")
+            write_json(self.run_dir / "config.json", settings_to_dict(settings))
+            # Last: its presence says that the files above are there.
+            self._write_info(info)
+        except RegraftError:
+            # Without run.json it is no run: the same command, repeated, must find the folder empty.
+            for name in ("tokenizer.json", "config.json"):
+                (self.run_dir / name).unlink(missing_ok=True)
+            raise
         return info
 
     def finish(self, info: RunInfo, *, model: Model) -> None:
@@ -130,9 +136,13 @@ class RunFolder:
             "recent_seconds": state.recent_seconds,
             "extra": extra or {},
         }
-        _save_tensors(beside / "model.safetensors", state.model.state_dict())
-        _save_tensors(beside / "optimizer.safetensors", _optimizer_tensors(state))
-        write_json(beside / "state.json", position)
+        try:
+            _save_tensors(beside / "model.safetensors", state.model.state_dict())
+            _save_tensors(beside / "optimizer.safetensors", _optimizer_tensors(state))
+            write_json(beside / "state.json", position)
+        except RegraftError:
+            shutil.rmtree(beside, ignore_errors=True)
+            raise
         shutil.rmtree(final, ignore_errors=True)
         beside.rename(final)
         for old in sorted(_checkpoints(self.run_dir))[:-keep]:
@@ -145,7 +155,8 @@ class RunFolder:
         """
         found = sorted(_checkpoints(self.run_dir))
         if not found:
-            self._truncate_metrics(step=0)
+            # Nothing of it counts, not even accuracy before the first step: all runs again.
+            self._truncate_metrics(step=-1)
             return None
         newest = found[-1]
         position = _read_json(newest / "state.json")

@@ -6,6 +6,7 @@ trained. Draws nothing and prints nothing.
 """
 
 import dataclasses
+import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -146,11 +147,16 @@ def compare(
     seeds: int = 3,
     settings: Settings | None = None,
     arms: Sequence[str] = tuple(ARMS),
+    jobs: int = 1,
     command: str = "",
     progress: Progress = SILENT,
 ) -> Comparison:
-    """Train every arm with every seed on the same batches, then open the test file once."""
-    _check_request(arms, seeds=seeds)
+    """Train every arm with every seed on the same batches, then open the test file once.
+
+    With `jobs`, as many runs at a time, each in a process of its own. Sums are then rounded in
+    another order: results are repeated exactly with the same number of jobs.
+    """
+    _check_request(arms, seeds=seeds, jobs=jobs)
     # Only that it is there: what it holds stays sealed until every arm is trained.
     check_present(Path(test))
     settings = settings or resolve("finetune", preset=base_preset(base))
@@ -163,7 +169,13 @@ def compare(
 
     with tempfile.TemporaryDirectory(prefix="regraft-compare-") as shelf:
         trained = _train_arms(
-            start, splits=splits, arms=arms, seeds=seeds, shelf=Path(shelf), progress=progress
+            start,
+            splits=splits,
+            arms=arms,
+            seeds=seeds,
+            jobs=jobs,
+            shelf=Path(shelf),
+            progress=progress,
         )
         # Every choice is made: now, and only now, the test file is read.
         test_examples = load_examples(test, data=settings.data)
@@ -210,7 +222,7 @@ def compare(
     )
 
 
-def _check_request(arms: Sequence[str], *, seeds: int) -> None:
+def _check_request(arms: Sequence[str], *, seeds: int, jobs: int) -> None:
     unknown = [name for name in arms if name not in ARMS]
     if unknown or not arms or len(set(arms)) != len(arms):
         raise ConfigError(
@@ -220,6 +232,8 @@ def _check_request(arms: Sequence[str], *, seeds: int) -> None:
         )
     if seeds < 1:
         raise ConfigError(f"--seeds is {seeds}.", "It must be 1 or more.", remedy="Use 3 or more.")
+    if jobs < 1:
+        raise ConfigError(f"--jobs is {jobs}.", "It must be 1 or more.", remedy="Use 1 or 2.")
 
 
 @dataclass(frozen=True)
@@ -252,15 +266,11 @@ def _train_arms(
     splits: _Splits,
     arms: Sequence[str],
     seeds: int,
+    jobs: int,
     shelf: Path,
     progress: Progress,
 ) -> list[_Trained]:
     trained = []
-    rows, valid_rows = (
-        splits.rows(splits.train, start=start),
-        splits.rows(splits.valid, start=start),
-    )
-    neural = [name for name in arms if name != "linear"]
     if "linear" in arms:
         progress.start("linear arm", total=None)
         linear = fit_linear(splits.train, splits.valid, labels=splits.labels)
@@ -270,28 +280,72 @@ def _train_arms(
         )
     # Seed by seed, not arm by arm: what is interrupted or watched is balanced over the arms.
     first_seed = start.settings.train.seed
-    for seed in range(first_seed, first_seed + seeds):
-        for name in neural:
-            settings = replace(start.settings, "train", seed=seed, freeze_base=name == "frozen")
-            origin = dataclasses.replace(start, base=None) if name == "scratch" else start
-            model, _ = origin.build_model(num_classes=len(splits.labels.names), seed=seed)
-            number = len(trained) + 1 - ("linear" in arms)
-            records = list(
-                train_classifier(
-                    model,
-                    rows=rows,
-                    valid_rows=valid_rows,
-                    settings=settings,
-                    progress=_Named(
-                        progress, f"{name}, seed {seed} ({number} of {len(neural) * seeds})"
-                    ),
-                )
-            )
-            weights_path = shelf / f"{name}-{seed}.safetensors"
-            _shelve(model, weights_path)
-            curve = tuple(record.valid_accuracy for record in records)
-            trained.append(_Trained(name, seed, curve, records[-1].seconds, None, weights_path))
+    wanted = [
+        (name, seed)
+        for seed in range(first_seed, first_seed + seeds)
+        for name in arms
+        if name != "linear"
+    ]
+    room = _Room(start, splits, shelf)
+    if jobs > 1 and len(wanted) > 1:
+        return trained + _train_side_by_side(room, wanted, jobs=jobs, progress=progress)
+    for number, (name, seed) in enumerate(wanted, start=1):
+        title = f"{name}, seed {seed} ({number} of {len(wanted)})"
+        trained.append(room.train(name, seed, progress=_Named(progress, title)))
     return trained
+
+
+def _train_side_by_side(
+    room: "_Room", wanted: Sequence[tuple[str, int]], *, jobs: int, progress: Progress
+) -> list[_Trained]:
+    """Each run in a process of its own with its share of the cores.
+
+    Small matrices leave a second thread idle much of the time; a second run does not.
+    """
+    from joblib import Parallel, delayed, parallel_config
+
+    num_threads = max((os.cpu_count() or 1) // jobs, 1)
+    trained = {}
+    progress.start(f"{len(wanted)} runs, {jobs} at once", total=len(wanted))
+    with parallel_config(backend="loky", inner_max_num_threads=num_threads):
+        results = Parallel(n_jobs=jobs, return_as="generator_unordered")(
+            delayed(room.train)(name, seed) for name, seed in wanted
+        )
+        for run in results:
+            trained[run.arm, run.seed] = run
+            note = f"{run.arm}, seed {run.seed}: valid {run.valid_accuracy[-1]:.1%}"
+            progress.advance(note=note)
+    progress.finish()
+    return [trained[key] for key in wanted]
+
+
+@dataclass(frozen=True)
+class _Room:
+    """What every run needs; sent whole to a worker process."""
+
+    start: Start
+    splits: _Splits
+    shelf: Path
+
+    def train(self, name: str, seed: int, *, progress: Progress = SILENT) -> _Trained:
+        """One run of one arm, its weights left on the shelf."""
+        start, splits = self.start, self.splits
+        settings = replace(start.settings, "train", seed=seed, freeze_base=name == "frozen")
+        origin = dataclasses.replace(start, base=None) if name == "scratch" else start
+        model, _ = origin.build_model(num_classes=len(splits.labels.names), seed=seed)
+        records = list(
+            train_classifier(
+                model,
+                rows=splits.rows(splits.train, start=start),
+                valid_rows=splits.rows(splits.valid, start=start),
+                settings=settings,
+                progress=progress,
+            )
+        )
+        weights_path = self.shelf / f"{name}-{seed}.safetensors"
+        _shelve(model, weights_path)
+        curve = tuple(record.valid_accuracy for record in records)
+        return _Trained(name, seed, curve, records[-1].seconds, None, weights_path)
 
 
 def _shelve(model: Model, path: Path) -> None:

@@ -191,7 +191,10 @@ PRESETS: dict[str, dict[Recipe, dict[str, dict[str, Any]]]] = {
     },
     "laptop": {
         "pretrain": {**_LAPTOP, "train": {"minutes": 10.0}},
-        "finetune": {**_LAPTOP, "train": {"lr": 5e-4, "epochs": 8, "warmup_steps": 20}},
+        "finetune": {
+            **_LAPTOP,
+            "train": {"lr": 5e-4, "epochs": 10, "batch_size": 8, "warmup_steps": 20},
+        },
     },
 }
 PRESET_HELP = {

@@ -8,6 +8,7 @@ repeat any of them by hand.
 import csv
 import dataclasses
 import io
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,12 +52,12 @@ REAL = Plan(
     num_seeds=2,
     prompt="This film is",
     pretraining={"train.minutes": 3.0, "data.max_length": 128},
-    finetuning={"train.epochs": 5, "data.max_length": 192},
+    finetuning={"train.epochs": 6, "data.max_length": 192},
 )
 SYNTHETIC = Plan(
     title="synthetic product reviews made by a small grammar, not real text",
     num_test=500,
-    num_labels=100,
+    num_labels=300,
     num_valid=100,
     num_seeds=2,
     prompt="The kettle is",
@@ -67,7 +68,7 @@ SYNTHETIC = Plan(
         "model.width": 128,
         "model.num_layers": 2,
     },
-    finetuning={"train.epochs": 5, "data.max_length": 96},
+    finetuning={"train.epochs": 10, "data.max_length": 96},
 )
 NUM_SYNTHETIC = 6000
 SYNTHETIC_WARNING = "Synthetic text, made by a small grammar: the numbers say nothing of real text."
@@ -125,6 +126,7 @@ def demo(*, out: Path, offline: bool = False, progress: Progress = SILENT) -> De
         test=paths["test"],
         seeds=plan.num_seeds,
         settings=settings,
+        jobs=os.cpu_count() or 1,
         command="regraft demo" + (" --offline" if offline else ""),
         progress=progress,
     )

@@ -1,6 +1,7 @@
 """The commands that train: `regraft pretrain`, `finetune`, `compare` and `demo`."""
 
 import itertools
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -177,6 +178,15 @@ def compare(
     arms: Annotated[
         str, typer.Option("--arms", metavar="NAMES", help="Arms to compare, between commas.")
     ] = ARMS,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs",
+            metavar="N",
+            help="Runs at a time; by default one for each core.",
+            show_default=False,
+        ),
+    ] = None,
     steps: options.Steps = None,
     epochs: options.Epochs = None,
     minutes: options.Minutes = None,
@@ -224,6 +234,7 @@ def compare(
             seeds=seeds,
             settings=settings,
             arms=[name.strip() for name in arms.split(",") if name.strip()],
+            jobs=jobs if jobs is not None else os.cpu_count() or 1,
             progress=progress,
             command=shlex.join(["regraft", *sys.argv[1:]]),
         )
