@@ -138,6 +138,14 @@ def test_a_foreign_folder_is_not_written_into(tmp_path, tiny_pretrain, tokenizer
         RunFolder(tmp_path).start(INFO, settings=tiny_pretrain, tokenizer=tokenizer, resume=True)
 
 
+def test_what_a_killed_start_left_behind_does_not_count(tmp_path, tiny_pretrain, tokenizer):
+    tokenizer.save(tmp_path / "tokenizer.json")
+    (tmp_path / ".config.json.x7f").write_text("{")
+    RunFolder(tmp_path).check_free(resume=False)
+    complete_run(tmp_path, tiny_pretrain, tokenizer)
+    assert load_run(tmp_path).settings == tiny_pretrain
+
+
 def test_resume_names_what_changed(tmp_path, tiny_pretrain, tokenizer):
     folder = RunFolder(tmp_path / "run")
     folder.start(INFO, settings=tiny_pretrain, tokenizer=tokenizer, resume=False)

@@ -66,12 +66,10 @@ class RunFolder:
         """Has a run been started here?"""
         return (self.run_dir / "run.json").exists()
 
-    def start(
-        self, info: RunInfo, *, settings: Settings, tokenizer: Tokenizer, resume: bool
-    ) -> RunInfo:
-        """Begin a run, or go on with the one that is here if it is the same run.
+    def check_free(self, *, resume: bool) -> None:
+        """Refuse a folder that is taken; recipes ask before they do any work for it.
 
-        Refuses to overwrite, and refuses to resume with other settings or data, naming them.
+        What a start left behind that a crash or a full disk cut short does not count.
         """
         if self.exists:
             if not resume:
@@ -79,15 +77,27 @@ class RunFolder:
                     f"{self.run_dir} already holds a run.",
                     remedy="Choose another --out, pass --resume to go on, or remove the folder.",
                 )
-            there = read_info(self.run_dir)
-            self._refuse_changes(there, info=info, settings=settings)
-            return there
-        if self.run_dir.exists() and (not self.run_dir.is_dir() or any(self.run_dir.iterdir())):
+        elif self.run_dir.exists() and (
+            not self.run_dir.is_dir() or any(map(_is_foreign, self.run_dir.iterdir()))
+        ):
             raise RunFolderError(
                 f"{self.run_dir} exists and is not an empty folder.",
                 "A run is written into a folder of its own.",
                 remedy="Choose another --out.",
             )
+
+    def start(
+        self, info: RunInfo, *, settings: Settings, tokenizer: Tokenizer, resume: bool
+    ) -> RunInfo:
+        """Begin a run, or go on with the one that is here if it is the same run.
+
+        Refuses to overwrite, and refuses to resume with other settings or data, naming them.
+        """
+        self.check_free(resume=resume)
+        if self.exists:
+            there = read_info(self.run_dir)
+            self._refuse_changes(there, info=info, settings=settings)
+            return there
         try:
             self.run_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -100,8 +110,7 @@ class RunFolder:
             # Last: its presence says that the files above are there.
             self._write_info(info)
         except RegraftError:
-            # Without run.json it is no run: the same command, repeated, must find the folder empty.
-            for name in ("tokenizer.json", "config.json"):
+            for name in _BEFORE_RUN_JSON:
                 (self.run_dir / name).unlink(missing_ok=True)
             raise
         return info
@@ -201,6 +210,13 @@ class RunFolder:
                 "A resumed run must equal one that was never interrupted.",
                 remedy="Resume with the same settings and data, or choose another --out.",
             )
+
+
+_BEFORE_RUN_JSON = ("tokenizer.json", "config.json")
+
+
+def _is_foreign(path: Path) -> bool:
+    return not path.name.lstrip(".").startswith((*_BEFORE_RUN_JSON, "run.json"))
 
 
 # Settings that cannot change the weights.

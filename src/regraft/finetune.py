@@ -161,6 +161,7 @@ def finetune(
     """
     settings = settings or resolve("finetune", preset=base_preset(base))
     folder = RunFolder(Path(out))
+    folder.check_free(resume=resume)
     train_examples, valid_examples = load_splits(
         train, valid=valid, settings=settings, progress=progress
     )

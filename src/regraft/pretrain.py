@@ -70,6 +70,7 @@ def pretrain(
     """
     settings = settings or resolve("pretrain")
     folder = RunFolder(Path(out))
+    folder.check_free(resume=resume)
     documents = list(read_documents(texts, data=settings.data))
     if resume and folder.exists:
         tokenizer = load_tokenizer(folder.run_dir / "tokenizer.json")

@@ -65,6 +65,16 @@ def tracked(
         progress.finish()
 
 
+def share_cores() -> None:
+    """Let waiting threads sleep soon instead of spinning; call before torch is imported.
+
+    Measured 2026-11-15, two threads on two cores that other work keeps busy: a fine-tuning step
+    takes 0.9 s with libgomp's default, 0.2 s with this, and 0.13 s without any spinning, which
+    would cost a wake-up at every small product on a quiet machine.
+    """
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+
 def device() -> "torch.device":
     """The best device present: CUDA, then Apple's MPS, then the CPU."""
     import torch

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from regraft.cli import data, show, terminal, tokenizer, train, use
 from regraft.errors import RegraftError
+from regraft.runtime import share_cores
 
 _ORDER = (
     *("demo", "data", "tokenizer", "pretrain", "finetune", "compare"),
@@ -110,4 +111,5 @@ def regraft(
 
 def main() -> None:
     """The entry point of the command."""
+    share_cores()
     app()
