@@ -8,7 +8,7 @@ import torch
 from regraft.checkpoint import LoadedRun, RunInfo
 from regraft.config import Settings, TokenizerSettings
 from regraft.errors import ConfigError
-from regraft.generate import _choose, continue_text
+from regraft.generate import _choose, generate
 from regraft.heads import build_language_model
 from regraft.runtime import seed_generator
 from regraft.tokenizer import train_tokenizer
@@ -24,7 +24,7 @@ def run(tiny_pretrain: Settings) -> LoadedRun:
 
 
 def test_greedy_equals_argmax_of_the_whole_row(run):
-    text = continue_text(run, "a good", max_tokens=6)
+    text = generate(run, "a good", max_tokens=6)
     ids = [run.tokenizer.start_id, *run.tokenizer.encode("a good")]
     num_prompt = len(ids)
     for _ in range(6):
@@ -39,18 +39,18 @@ def test_greedy_equals_argmax_of_the_whole_row(run):
 def test_generation_stops_at_the_end_token(run):
     with torch.no_grad():
         run.model.head.linear.bias[run.tokenizer.end_id] = 1e6
-    assert continue_text(run, "a good", max_tokens=50) == "a good"
+    assert generate(run, "a good", max_tokens=50) == "a good"
 
 
 def test_generation_never_passes_the_positions(run):
-    text = continue_text(run, "a good", max_tokens=10_000, temperature=1.0)
+    text = generate(run, "a good", max_tokens=10_000, temperature=1.0)
     # Bytes may join into broken characters, so count what the model can have read at most.
     assert 0 < len(run.tokenizer.encode(text)) <= 10 * run.settings.model.max_positions
 
 
 def test_sampling_is_reproducible_by_seed(run):
     one, two, other = (
-        continue_text(run, "a", temperature=1.0, max_tokens=20, seed=seed) for seed in (1, 1, 2)
+        generate(run, "a", temperature=1.0, max_tokens=20, seed=seed) for seed in (1, 1, 2)
     )
     assert one == two != other
 
@@ -82,9 +82,9 @@ def test_low_temperature_approaches_greedy():
 
 def test_bad_options_are_named_together(run):
     with pytest.raises(ConfigError, match=r"temperature is -1\.0.*top_k is 0.*top_p is 1\.5"):
-        continue_text(run, "a", temperature=-1.0, top_k=0, top_p=1.5)
+        generate(run, "a", temperature=-1.0, top_k=0, top_p=1.5)
 
 
 def test_long_prompt_is_refused(run):
     with pytest.raises(ConfigError, match=r"tokens; the model has 64 positions. Shorten"):
-        continue_text(run, "a good book " * 100)
+        generate(run, "a good book " * 100)

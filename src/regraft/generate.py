@@ -16,32 +16,9 @@ from regraft.model import KeyValueCache
 from regraft.runtime import seed_generator
 
 
-def generate(
-    run_dir: str | Path,
-    prompt: str,
-    *,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    max_tokens: int = 100,
-    seed: int = 0,
-) -> str:
-    """Continue `prompt` with the language model in `run_dir`."""
-    run = load_run(Path(run_dir), kind="language-model")
-    return continue_text(
-        run,
-        prompt,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        max_tokens=max_tokens,
-        seed=seed,
-    )
-
-
 @torch.no_grad()
-def continue_text(
-    run: LoadedRun,
+def generate(
+    run: str | Path | LoadedRun,
     prompt: str,
     *,
     temperature: float = 0.0,
@@ -50,8 +27,10 @@ def continue_text(
     max_tokens: int = 100,
     seed: int = 0,
 ) -> str:
-    """Continue `prompt` with a language model that is loaded already."""
+    """Continue `prompt` with a language model: its run folder, or one that is loaded already."""
     _check(temperature=temperature, top_k=top_k, top_p=top_p, max_tokens=max_tokens)
+    if not isinstance(run, LoadedRun):
+        run = load_run(Path(run), kind="language-model")
     tokenizer, backbone = run.tokenizer, run.model.backbone
     generator = seed_generator(seed, stream="generate")
     ids = [tokenizer.start_id, *tokenizer.encode(prompt)]

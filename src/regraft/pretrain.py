@@ -173,7 +173,7 @@ def _train(
     budget_seconds = None if train.minutes is None else train.minutes * 60
     progress.start("pre-train", total=budget_seconds or state.total_steps)
     progress.advance(state.seconds if budget_seconds else state.step)
-    valid_loss: float | None = None
+    valid_note = ""
     with interruptible() as interruption:
         for record in steps(state, rows=rows, objective=causal, settings=train):
             recent.append(record)
@@ -184,6 +184,7 @@ def _train(
                 validation_seconds = time.perf_counter() - validation_start
                 state.seconds += validation_seconds
                 bits = valid_loss * tokens_per_byte / math.log(2)
+                valid_note = f"valid {valid_loss:.3f} = {bits:.2f} bits/byte  "
                 folder.log(
                     {"step": record.step, "eval_loss": valid_loss, "eval_bits_per_byte": bits}
                 )
@@ -192,7 +193,8 @@ def _train(
                 recent = []
             progress.advance(
                 record.seconds + validation_seconds if budget_seconds else 1,
-                note=_note(record, valid_loss=valid_loss),
+                note=f"loss {record.loss:.3f}  {valid_note}"
+                f"{record.tokens_per_second:,.0f} tokens/s",
             )
             due = train.checkpoint_every and record.step % train.checkpoint_every == 0
             if due or interruption.requested:
@@ -206,11 +208,6 @@ def _train(
     if recent:
         folder.log(_log_entry(recent))
     progress.finish()
-
-
-def _note(record: StepRecord, *, valid_loss: float | None) -> str:
-    valid = "" if valid_loss is None else f"valid {valid_loss:.3f}  "
-    return f"loss {record.loss:.3f}  {valid}{record.tokens_per_second:,.0f} tokens/s"
 
 
 def _is_validation(record: StepRecord, *, state: TrainState, settings: TrainSettings) -> bool:

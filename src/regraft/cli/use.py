@@ -132,11 +132,13 @@ def generate(
             f"--num {num} at temperature 0 would give {num} equal texts.",
             remedy="Add for example --temperature 0.8.",
         )
+    from regraft.checkpoint import load_run
     from regraft.generate import generate as run_generate
 
+    loaded = load_run(run, kind="language-model")
     texts = [
         run_generate(
-            run,
+            loaded,
             prompt,
             temperature=temperature,
             top_k=top_k,
