@@ -37,7 +37,7 @@ def cli_page() -> str:
         what, _, example = inspect.cleandoc(command.help).partition("\b\nExample:\n")
         lines += ["", f"## {name}", "", what.strip(), "", "```sh"]
         lines += [inspect.cleandoc(example), "```", "", "| option | meaning |", "|---|---|"]
-        lines += [_option_row(option) for option in command.params if option.name != "help"]
+        lines += [_option_row(option) for option in _shown(command)]
     return "\n".join(lines) + "\n"
 
 
@@ -72,6 +72,12 @@ def settings_page() -> str:
     lines += ["", "## Sizes", "", "| `--size` | width | layers | heads |", "|---|---|---|---|"]
     lines += [f"| {name} | {w} | {n} | {h} |" for name, (w, n, h) in config.SIZES.items()]
     return "\n".join(lines) + "\n"
+
+
+def _shown(command: Any) -> Iterator[Any]:
+    for option in command.params:
+        if option.name != "help" and not getattr(option, "hidden", False):
+            yield option
 
 
 def _option_row(option: Any) -> str:

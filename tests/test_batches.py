@@ -1,22 +1,25 @@
 """Rows hold the right tokens, and their order is a pure function of (seed, epoch)."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 
 from regraft.batches import (
     IGNORED,
+    Batch,
     DocumentRows,
     ExampleRows,
+    IsolatedRows,
     StreamRows,
-    TokenStore,
-    build_token_store,
+    budget_batches,
     epoch_order,
+    language_model_rows,
     sorted_batches,
 )
 from regraft.config import DataSettings, TokenizerSettings
-from regraft.errors import DataError
-from regraft.text import Document
+from regraft.store import TokenStore
 from regraft.tokenizer import Tokenizer, train_tokenizer
 
 
@@ -29,53 +32,15 @@ def tokenizer() -> Tokenizer:
 def store_of(*documents: list[int]) -> TokenStore:
     lengths = [len(document) for document in documents]
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return TokenStore(np.concatenate(documents).astype(np.uint32), offsets, num_bytes=100)
-
-
-def test_token_store_frames_each_document_and_skips_empty_ones(tokenizer):
-    documents = [Document(text, "x", row) for row, text in enumerate(["a book", "  ", "the end"])]
-    store = build_token_store(documents, tokenizer=tokenizer)
-    assert store.num_documents == 2
-    assert store.num_bytes == len("a book") + len("the end")
-    for number, text in enumerate(["a book", "the end"]):
-        ids = store.ids[store.offsets[number] : store.offsets[number + 1]].tolist()
-        assert ids == [tokenizer.start_id, *tokenizer.encode(text), tokenizer.end_id]
-
-
-def test_token_store_counts_leave_out_start_tokens(tokenizer):
-    store = build_token_store([Document("a book", "x", 1)] * 3, tokenizer=tokenizer)
-    counts = store.counts(vocab_size=tokenizer.vocab_size)
-    assert counts[tokenizer.start_id] == 0
-    assert counts[tokenizer.end_id] == 3
-    assert counts.sum() == len(store.ids) - 3
-
-
-def test_token_store_of_nothing_is_refused(tokenizer):
-    with pytest.raises(DataError, match="every document is empty"):
-        build_token_store([Document(" ", "x", 1)], tokenizer=tokenizer)
-
-
-def test_token_store_split_parts_whole_documents():
-    store = store_of([0, 5, 2], [0, 6, 7, 2], [0, 8, 2], [0, 9, 9, 9, 2])
-    rest, held = store.split(share=0.5, seed=1)
-    parts = [
-        tuple(part.ids[part.offsets[i] : part.offsets[i + 1]])
-        for part in (rest, held)
-        for i in range(part.num_documents)
-    ]
-    assert (rest.num_documents, held.num_documents) == (2, 2)
-    assert sorted(parts) == [(0, 5, 2), (0, 6, 7, 2), (0, 8, 2), (0, 9, 9, 9, 2)]
-
-
-def test_fingerprint_sees_a_moved_border():
-    assert store_of([0, 1], [2, 3]).fingerprint != store_of([0, 1, 2], [3]).fingerprint
+    ids = np.concatenate(documents).astype(np.uint32)
+    return TokenStore.from_arrays(ids, offsets, num_bytes=100)
 
 
 def test_stream_rows_shift_targets_by_one_and_never_pad():
     rows = StreamRows(store_of([0, 4, 5, 2], [0, 6, 7, 8, 2]), max_length=3)
     batch = rows.batch(np.array([0, 1]))
     assert batch.ids_BT.tolist() == [[0, 4, 5], [2, 0, 6]]
-    assert batch.targets.tolist() == [[4, 5, 2], [0, 6, 7]]
+    assert batch.targets.tolist() == [[4, 5, 2], [IGNORED, 6, 7]]
     assert bool(batch.real_BT.all())
     assert rows.lengths.tolist() == [3, 3]
 
@@ -83,6 +48,55 @@ def test_stream_rows_shift_targets_by_one_and_never_pad():
 def test_stream_rows_of_a_short_text_are_one_short_row():
     rows = StreamRows(store_of([0, 4, 2]), max_length=50)
     assert rows.batch(np.array([0])).ids_BT.tolist() == [[0, 4]]
+
+
+def test_rows_of_a_view_are_rows_of_its_documents():
+    store = store_of([0, 5, 2], [0, 6, 7, 2], [0, 8, 2], [0, 9, 9, 9, 2])
+    rest, _ = store.split(share=0.5, seed=1)
+    alone = store_of(*np.split(rest.read(0, rest.num_tokens), rest.offsets[1:-1]))
+    for build in (StreamRows, IsolatedRows):
+        rows, expected = build(rest, max_length=3), build(alone, max_length=3)
+        numbers = np.arange(len(rows.lengths))
+        batch, other = rows.batch(numbers), expected.batch(numbers)
+        assert torch.equal(batch.ids_BT, other.ids_BT)
+        assert torch.equal(batch.targets, other.targets)
+
+
+def test_isolated_rows_number_the_documents_of_a_row():
+    store = store_of([0, 4, 2], [0, 5, 2], [0, 6, 7, 8, 2])
+    rows = IsolatedRows(store, max_length=5)
+    stream = StreamRows(store, max_length=5)
+    batch = rows.batch(np.array([1, 0]))
+    assert torch.equal(batch.ids_BT, stream.batch(np.array([1, 0])).ids_BT)
+    assert batch.ids_BT.tolist() == [[2, 0, 6, 7, 8], [0, 4, 2, 0, 5]]
+    assert batch.segments_BT is not None
+    assert batch.segments_BT.tolist() == [[0, 1, 1, 1, 1], [0, 0, 0, 1, 1]]
+
+
+@pytest.mark.parametrize("build", [StreamRows, IsolatedRows])
+def test_rows_predict_no_start_of_a_document(build):
+    store = store_of([0, 4, 2], [0, 5, 2], [0, 6, 7, 8, 2])
+    batch = build(store, max_length=5).batch(np.array([0, 1]))
+    assert batch.targets.tolist() == [[4, 2, IGNORED, 5, 2], [IGNORED, 6, 7, 8, 2]]
+
+
+@pytest.mark.parametrize(
+    ("packing", "kind"),
+    [("stream", StreamRows), ("isolated", IsolatedRows), ("document", DocumentRows)],
+)
+def test_packing_is_the_setting(packing, kind, tokenizer):
+    data = DataSettings(packing=packing, max_length=8)
+    rows = language_model_rows(store_of([0, 4, 2]), tokenizer=tokenizer, data=data)
+    assert type(rows) is kind
+
+
+def test_batch_moves_with_its_segments():
+    ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    batch = Batch(ids, torch.ones_like(ids, dtype=torch.bool), ids, ids % 2)
+    moved = batch.to(torch.device("meta"))
+    assert moved.segments_BT is not None
+    assert {moved.ids_BT.device.type, moved.segments_BT.device.type} == {"meta"}
+    assert Batch(ids, ids > 0, ids).to(torch.device("cpu")).segments_BT is None
 
 
 def test_document_rows_are_the_labs():
@@ -135,3 +149,29 @@ def test_epoch_order_puts_like_lengths_together():
         padding(epoch_order(lengths, batch_size=8, seed=0, epoch=0)) < padding(list(shuffled)) / 3
     )
     assert padding(sorted_batches(lengths, batch_size=8)) < 0.02
+
+
+def test_budget_batches_hold_every_row_once_within_the_budget():
+    lengths = np.random.default_rng(0).integers(1, 99, size=103)
+    numbers = np.random.default_rng(1).permutation(103)[:70]
+    groups = budget_batches(lengths, numbers=numbers, max_tokens=400)
+    assert sorted(np.concatenate(groups)) == sorted(numbers)
+    assert all(lengths[group].max() * len(group) <= 400 for group in groups)
+    longest = [int(lengths[group].max()) for group in groups]
+    assert longest == sorted(longest, reverse=True)
+    # No group could take the longest row of the next.
+    for group, rest in itertools.pairwise(groups):
+        assert lengths[group].max() * (len(group) + 1) > 400
+        assert lengths[group].min() >= lengths[rest].max()
+
+
+def test_budget_batches_leave_a_row_above_the_budget_alone():
+    lengths = np.array([3, 50, 2, 3])
+    groups = budget_batches(lengths, numbers=np.arange(4), max_tokens=9)
+    assert [group.tolist() for group in groups] == [[1], [0, 2, 3]]
+
+
+def test_budget_batches_keep_the_order_of_what_fits():
+    lengths = np.array([3, 5, 4])
+    groups = budget_batches(lengths, numbers=np.array([2, 0, 1]), max_tokens=15)
+    assert [group.tolist() for group in groups] == [[2, 0, 1]]

@@ -1,243 +1,233 @@
-"""The run folder: round trips, resumes, and what it refuses."""
+"""Checkpoints: exact, checked, and there after whatever happened."""
 
-import dataclasses
 import errno
 import json
 import os
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from conftest import Recorder
 
-from regraft.batches import StreamRows, TokenStore
-from regraft.checkpoint import (
-    FORMAT_VERSION,
-    RunFolder,
-    RunInfo,
-    load_run,
-    read_info,
-    read_metrics,
-    read_settings,
-)
-from regraft.config import Settings, TokenizerSettings, replace
-from regraft.errors import RunFolderError
-from regraft.heads import Model, build_classifier, build_language_model
+from regraft import checkpoint
+from regraft.batches import StreamRows
+from regraft.checkpoint import MANIFEST, Checkpoints, kept_steps
+from regraft.config import ModelSettings, TrainSettings
+from regraft.errors import DiskFullError, RunFolderError
+from regraft.heads import build_language_model
 from regraft.objectives import causal
 from regraft.runtime import seeded
-from regraft.tokenizer import Tokenizer, train_tokenizer
+from regraft.store import TokenStore
 from regraft.trainer import TrainState, build_state, steps
 
-INFO = RunInfo(kind="language-model", status="training", fingerprints={"text": "abc"})
+VOCAB = 17
+TRAIN = TrainSettings(
+    steps=6, batch_size=4, lr=1e-2, warmup_steps=2, seed=3, checkpoint_every=2, threads=1
+)
+MODEL = ModelSettings(
+    width=12, num_layers=2, num_heads=3, feedforward_width=7, dropout=0.2, max_positions=16
+)
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return train_tokenizer(["a good book", "a bad book"], settings=TokenizerSettings(size=280))
+def rows() -> StreamRows:
+    ids = np.random.default_rng(0).integers(2, VOCAB, size=200).astype(np.uint16)
+    ids[0] = 0  # the start token
+    store = TokenStore.from_arrays(ids, np.array([0, 200]), num_bytes=200)
+    return StreamRows(store, max_length=5)
 
 
-def new_state(settings: Settings, tokenizer: Tokenizer) -> tuple[TrainState, StreamRows]:
-    ids = np.random.default_rng(0).integers(6, tokenizer.vocab_size, size=300).astype(np.uint32)
-    rows = StreamRows(TokenStore(ids, np.array([0, 300]), num_bytes=300), max_length=6)
+def new_state(settings: TrainSettings = TRAIN) -> TrainState:
     with seeded(0, stream="weights"):
-        model = build_language_model(settings.model, vocab_size=tokenizer.vocab_size)
-    return build_state(model, settings=settings.train, num_rows=len(rows.lengths)), rows
+        model = build_language_model(MODEL, vocab_size=VOCAB)
+    return build_state(model, settings=settings, num_rows=len(rows().lengths))
 
 
-def complete_run(run_dir: Path, settings: Settings, tokenizer: Tokenizer) -> Model:
-    folder = RunFolder(run_dir)
-    info = folder.start(INFO, settings=settings, tokenizer=tokenizer, resume=False)
-    state, _ = new_state(settings, tokenizer)
-    folder.finish(info, model=state.model)
-    return state.model
+def train(state: TrainState, *, until: int = 6) -> None:
+    for record in steps(state, rows=rows(), objective=causal, settings=TRAIN):
+        if record.step == until:
+            return
 
 
-def test_complete_run_round_trips(tmp_path, tiny_pretrain, tokenizer):
-    model = complete_run(tmp_path / "run", tiny_pretrain, tokenizer)
-    run = load_run(tmp_path / "run", kind="language-model")
-    assert run.settings == tiny_pretrain
-    assert run.tokenizer.fingerprint == tokenizer.fingerprint
-    assert run.info.fingerprints == {"text": "abc"}
-    assert run.info.environment["torch"] == torch.__version__
-    for name, tensor in model.state_dict().items():
-        assert torch.equal(run.model.state_dict()[name], tensor)
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
-        "config.json",
-        "model.safetensors",
-        "run.json",
-        "tokenizer.json",
-    ]
+def keep(
+    state: TrainState, checkpoints: Checkpoints, *, progress: Recorder | None = None
+) -> list[int]:
+    """Train to the end with checkpoints; the steps that were seen."""
+    seen: list[int] = []
+    for record in kept_steps(
+        state,
+        rows=rows(),
+        objective=causal,
+        settings=TRAIN,
+        checkpoints=checkpoints,
+        extra=lambda: {"seen": seen[-1]},
+        name="pre-train",
+        note=lambda record: f"step {record.step}",
+        progress=progress or Recorder(),
+    ):
+        seen.append(record.step)
+    return seen
 
 
-def test_classifier_run_keeps_its_label_names(tmp_path, tiny_finetune, tokenizer):
-    folder = RunFolder(tmp_path / "run")
-    info = RunInfo(kind="classifier", status="training", labels=("bad", "good", "so-so"))
-    info = folder.start(info, settings=tiny_finetune, tokenizer=tokenizer, resume=False)
-    model = build_classifier(
-        tiny_finetune.model, vocab_size=tokenizer.vocab_size, num_classes=3, pooling="mean"
-    )
-    folder.finish(info, model=model)
-    assert load_run(tmp_path / "run", kind="classifier").info.labels == ("bad", "good", "so-so")
+def assert_equal(one: TrainState, other: TrainState) -> None:
+    for name, tensor in one.model.state_dict().items():
+        assert torch.equal(other.model.state_dict()[name], tensor), name
 
 
-def test_checkpoint_resumes_bit_for_bit(tmp_path, tiny_pretrain, tokenizer):
-    straight, rows = new_state(tiny_pretrain, tokenizer)
-    list(steps(straight, rows=rows, objective=causal, settings=tiny_pretrain.train))
+@pytest.fixture
+def two(tmp_path: Path) -> Checkpoints:
+    """A run with checkpoints after steps 2 and 4."""
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=2)
+    state = new_state()
+    for step in (2, 4):
+        train(state, until=step)
+        checkpoints.save(state, extra={"after": step})
+    return checkpoints
 
-    folder = RunFolder(tmp_path / "run")
-    folder.start(INFO, settings=tiny_pretrain, tokenizer=tokenizer, resume=False)
-    first, _ = new_state(tiny_pretrain, tokenizer)
-    for record in steps(first, rows=rows, objective=causal, settings=tiny_pretrain.train):
-        folder.log({"step": record.step, "loss": record.loss})
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "muon"])
+def test_resumed_run_equals_one_never_stopped_bit_for_bit(tmp_path, optimizer):
+    settings = TrainSettings(steps=6, batch_size=4, lr=1e-2, optimizer=optimizer, seed=3)
+    straight = new_state(settings)
+    list(steps(straight, rows=rows(), objective=causal, settings=settings))
+    first = new_state(settings)
+    for record in steps(first, rows=rows(), objective=causal, settings=settings):
         if record.step == 3:
-            folder.save_checkpoint(first, keep=2, extra={"note": "kept"})
-        if record.step == 5:
+            Checkpoints(tmp_path, keep=1).save(first, extra={"note": "kept"})
             break
-    second, _ = new_state(tiny_pretrain, tokenizer)
-    assert RunFolder(tmp_path / "run").load_checkpoint(second) == {"note": "kept"}
-    assert second.step == 3
-    # What was logged after the checkpoint will be logged again.
-    assert [record["step"] for record in read_metrics(tmp_path / "run")] == [1, 2, 3]
-    list(steps(second, rows=rows, objective=causal, settings=tiny_pretrain.train))
-    for name, tensor in straight.model.state_dict().items():
-        assert torch.equal(second.model.state_dict()[name], tensor)
+    second = new_state(settings)
+    assert Checkpoints(tmp_path, keep=1).load(second) == {"note": "kept"}
+    assert (second.step, second.num_tokens, second.seconds) == (3, first.num_tokens, first.seconds)
+    list(steps(second, rows=rows(), objective=causal, settings=settings))
+    assert_equal(straight, second)
 
 
-def test_only_the_newest_checkpoints_stay(tmp_path, tiny_pretrain, tokenizer):
-    folder = RunFolder(tmp_path / "run")
-    folder.start(INFO, settings=tiny_pretrain, tokenizer=tokenizer, resume=False)
-    state, rows = new_state(tiny_pretrain, tokenizer)
-    for _ in steps(state, rows=rows, objective=causal, settings=tiny_pretrain.train):
-        folder.save_checkpoint(state, keep=2)
-    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
-    assert names == ["00000005", "00000006"]
+def test_only_the_newest_stay(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    keep(new_state(), checkpoints)
+    checkpoints.save(new_state(), extra={})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["00000004", "00000006"]
 
 
-def test_a_partial_checkpoint_is_not_read(tmp_path, tiny_pretrain, tokenizer):
-    folder = RunFolder(tmp_path / "run")
-    folder.start(INFO, settings=tiny_pretrain, tokenizer=tokenizer, resume=False)
-    state, _ = new_state(tiny_pretrain, tokenizer)
-    folder.save_checkpoint(state, keep=2)
-    partial = tmp_path / "run" / "checkpoints" / ".00000099.partial"
+def test_nothing_to_load_is_no_error(tmp_path):
+    state = new_state()
+    assert Checkpoints(tmp_path / "none", keep=2).load(state) is None
+    assert state.step == 0
+
+
+def test_a_partial_checkpoint_is_not_read(two):
+    partial = two.folder / ".00000099.partial"
     partial.mkdir()
     (partial / "state.json").write_text("{")
-    assert folder.load_checkpoint(new_state(tiny_pretrain, tokenizer)[0]) == {}
+    assert two.load(new_state()) == {"after": 4}
 
 
-def test_an_existing_run_is_not_overwritten(tmp_path, tiny_pretrain, tokenizer):
-    complete_run(tmp_path / "run", tiny_pretrain, tokenizer)
-    with pytest.raises(RunFolderError, match=r"already holds a run\. Choose another --out"):
-        RunFolder(tmp_path / "run").start(
-            INFO, settings=tiny_pretrain, tokenizer=tokenizer, resume=False
-        )
+def _truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
 
 
-def test_a_foreign_folder_is_not_written_into(tmp_path, tiny_pretrain, tokenizer):
-    (tmp_path / "photo.jpg").write_bytes(b"")
-    with pytest.raises(RunFolderError, match="is not an empty folder"):
-        RunFolder(tmp_path).start(INFO, settings=tiny_pretrain, tokenizer=tokenizer, resume=True)
+def _flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 16
+    path.write_bytes(data)
 
 
-def test_what_a_killed_start_left_behind_does_not_count(tmp_path, tiny_pretrain, tokenizer):
-    tokenizer.save(tmp_path / "tokenizer.json")
-    (tmp_path / ".config.json.x7f").write_text("{")
-    RunFolder(tmp_path).check_free(resume=False)
-    complete_run(tmp_path, tiny_pretrain, tokenizer)
-    assert load_run(tmp_path).settings == tiny_pretrain
+@pytest.mark.parametrize("name", ["state.safetensors", "state.json", MANIFEST])
+@pytest.mark.parametrize("damage", [_truncate, _flip_a_bit, Path.unlink])
+def test_damage_falls_back_to_the_checkpoint_before(two, name, damage):
+    damage(two.folder / "00000004" / name)
+    state, recorder = new_state(), Recorder()
+    assert two.load(state, progress=recorder) == {"after": 2}
+    assert state.step == 2
+    (message,) = recorder.messages
+    assert message.startswith("Warning: The checkpoint")
+    assert "00000004 is damaged" in message
+    # And what was lost is trained again, to the same end.
+    straight = new_state()
+    train(straight)
+    train(state)
+    assert_equal(straight, state)
 
 
-def test_resume_names_what_changed(tmp_path, tiny_pretrain, tokenizer):
-    folder = RunFolder(tmp_path / "run")
-    folder.start(INFO, settings=tiny_pretrain, tokenizer=tokenizer, resume=False)
-    changed = replace(tiny_pretrain, "train", lr=0.5, checkpoint_every=3)
-    other = dataclasses.replace(INFO, fingerprints={"text": "xyz"})
-    with pytest.raises(RunFolderError) as caught:
-        folder.start(other, settings=changed, tokenizer=tokenizer, resume=True)
-    assert f"train.lr was {tiny_pretrain.train.lr} and is 0.5; text has changed" in str(
-        caught.value
-    )
-    assert "checkpoint_every" not in str(caught.value)
+def test_damage_to_all_is_an_error(two):
+    for path in two.folder.iterdir():
+        _truncate(path / "state.safetensors")
+    with pytest.raises(RunFolderError, match=r"Every checkpoint in .* is damaged\. Restore"):
+        two.load(new_state())
 
 
-@pytest.mark.parametrize("name", ["run.json", "config.json", "tokenizer.json", "model.safetensors"])
-def test_incomplete_run_names_the_missing_file(tmp_path, tiny_pretrain, tokenizer, name):
-    complete_run(tmp_path / "run", tiny_pretrain, tokenizer)
-    (tmp_path / "run" / name).unlink()
-    with pytest.raises(RunFolderError, match=name):
-        load_run(tmp_path / "run")
+def test_damage_is_told_by_file(two):
+    (two.folder / "00000004" / "state.json").unlink()
+    recorder = Recorder()
+    two.load(new_state(), progress=recorder)
+    assert "state.json is missing" in recorder.messages[0]
 
 
-@pytest.mark.parametrize("name", ["run.json", "config.json", "model.safetensors"])
-def test_damaged_run_names_the_file(tmp_path, tiny_pretrain, tokenizer, name):
-    complete_run(tmp_path / "run", tiny_pretrain, tokenizer)
-    (tmp_path / "run" / name).write_bytes(b"\x00\x01")
-    with pytest.raises(RunFolderError, match=name):
-        load_run(tmp_path / "run")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_before_it_stops(tmp_path, number):
+    checkpoints = Checkpoints(tmp_path, keep=2)
+
+    class Signals(Recorder):
+        def advance(self, amount: float = 1, *, note: str = "") -> None:
+            if note == "step 3":
+                os.kill(os.getpid(), number)
+
+    with pytest.raises(KeyboardInterrupt):
+        keep(new_state(), checkpoints, progress=Signals())
+    state = new_state()
+    assert checkpoints.load(state) == {"seen": 3}
+    straight = new_state()
+    train(straight)
+    assert keep(state, checkpoints) == [4, 5, 6]
+    assert_equal(straight, state)
 
 
-def test_missing_run_says_so(tmp_path):
-    with pytest.raises(RunFolderError, match="There is no run folder"):
-        read_info(tmp_path / "nothing")
+class FullDisk:
+    """os.fsync as a disk without room answers it, as often as said."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, times: int) -> None:
+        self.left = times
+        self._fsync = os.fsync
+        monkeypatch.setattr(os, "fsync", self)
+        monkeypatch.setattr(checkpoint, "PAUSE_SECONDS", 0.0)
+
+    def __call__(self, handle: int) -> None:
+        if self.left:
+            self.left -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self._fsync(handle)
 
 
-def test_newer_format_is_refused(tmp_path, tiny_pretrain, tokenizer):
-    complete_run(tmp_path / "run", tiny_pretrain, tokenizer)
-    path = tmp_path / "run" / "run.json"
-    values = json.loads(path.read_text())
-    path.write_text(json.dumps({**values, "format_version": FORMAT_VERSION + 1}))
-    with pytest.raises(RunFolderError, match=r"reads up to 1\. Install a newer regraft"):
-        load_run(tmp_path / "run")
+def test_full_disk_pauses_and_loses_nothing(tmp_path, monkeypatch):
+    FullDisk(monkeypatch, times=3)
+    checkpoints, state, recorder = Checkpoints(tmp_path, keep=9), new_state(), Recorder()
+    assert keep(state, checkpoints, progress=recorder) == [1, 2, 3, 4, 5, 6]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["00000002", "00000004", "00000006"]
+    (message,) = recorder.messages
+    assert message.startswith("The disk is full")
+    assert "Training waits after step 2 and goes on when there is room" in message
 
 
-def test_unfinished_run_is_refused(tmp_path, tiny_pretrain, tokenizer):
-    RunFolder(tmp_path / "run").start(
-        INFO, settings=tiny_pretrain, tokenizer=tokenizer, resume=False
-    )
-    with pytest.raises(RunFolderError, match=r"has not ended.*--resume"):
-        load_run(tmp_path / "run")
+def test_full_disk_and_ctrl_c_leave_the_last_checkpoint(tmp_path, monkeypatch):
+    checkpoints, state = Checkpoints(tmp_path, keep=2), new_state()
+    train(state, until=1)
+    checkpoints.save(state, extra={"after": 1})
+    FullDisk(monkeypatch, times=10**9)
+
+    class Impatient(Recorder):
+        def say(self, message: str) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(DiskFullError, match="The disk is full"):
+        keep(state, checkpoints, progress=Impatient())
+    again = new_state()
+    assert checkpoints.load(again) == {"after": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["00000001"]
 
 
-def test_other_kind_is_refused(tmp_path, tiny_pretrain, tokenizer):
-    complete_run(tmp_path / "run", tiny_pretrain, tokenizer)
-    with pytest.raises(RunFolderError, match="holds a language-model, not a classifier"):
-        load_run(tmp_path / "run", kind="classifier")
-
-
-def test_tokenizer_of_another_size_is_refused(tmp_path, tiny_pretrain, tokenizer):
-    complete_run(tmp_path / "run", tiny_pretrain, tokenizer)
-    text = ["entirely different words, repeated words, words"] * 3
-    other = train_tokenizer(text, settings=TokenizerSettings(size=290))
-    assert other.vocab_size != tokenizer.vocab_size
-    other.save(tmp_path / "run" / "tokenizer.json")
-    with pytest.raises(RunFolderError, match=f"has {other.vocab_size} tokens, but the weights"):
-        load_run(tmp_path / "run")
-
-
-def test_weights_of_another_shape_are_refused(tmp_path, tiny_pretrain, tokenizer):
-    complete_run(tmp_path / "run", tiny_pretrain, tokenizer)
-    path = tmp_path / "run" / "config.json"
-    values = json.loads(path.read_text())
-    values["model"]["num_layers"] = 1
-    path.write_text(json.dumps(values))
-    assert read_settings(tmp_path / "run").model.num_layers == 1
-    with pytest.raises(RunFolderError, match="does not fit"):
-        load_run(tmp_path / "run")
-
-
-def test_full_disk_leaves_the_last_checkpoint(tmp_path, tiny_pretrain, tokenizer, monkeypatch):
-    folder = RunFolder(tmp_path / "run")
-    folder.start(INFO, settings=tiny_pretrain, tokenizer=tokenizer, resume=False)
-    state, rows = new_state(tiny_pretrain, tokenizer)
-    folder.save_checkpoint(state, keep=2)
-    next(steps(state, rows=rows, objective=causal, settings=tiny_pretrain.train))
-
-    def full(handle: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(RunFolderError, match="The disk is full"):
-        folder.save_checkpoint(state, keep=2)
-    monkeypatch.undo()
-    again, _ = new_state(tiny_pretrain, tokenizer)
-    assert folder.load_checkpoint(again) == {}
-    assert again.step == 0
+def test_only_safetensors_and_json_are_written(two):
+    names = {path.name for path in (two.folder / "00000004").iterdir()}
+    assert names == {"state.safetensors", "state.json", MANIFEST}
+    position = json.loads((two.folder / "00000004" / "state.json").read_text())
+    assert position["step"] == 4

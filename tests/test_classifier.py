@@ -1,5 +1,7 @@
 """TextClassifier: scikit-learn's contract, and the run folder it shares with the command line."""
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from sklearn.model_selection import cross_val_score
 
 import regraft
 from regraft.classifier import TextClassifier, load_classifier
-from regraft.errors import ConfigError, DataError, RunFolderError
+from regraft.errors import ConfigError, DataError, RegraftError, RunFolderError
 
 TEXTS = [text for text, _ in make_examples(24)]
 NAMES = [label for _, label in make_examples(24)]
@@ -154,7 +156,7 @@ def test_save_before_fit_is_refused(tmp_path: Path) -> None:
         ("ab", [0, 1], "X is one string: 'ab'. X is a list of strings."),
         (["a", "b"], [0], "There are 2 texts and 1 labels."),
         (["a", "b"], ["x", "x"], "y holds one label only, 'x'. A classifier needs at least two"),
-        ([], [], "y holds no labels."),
+        ([], [], "There is no example. A classifier needs at least two"),
     ],
 )
 def test_wrong_input_is_refused(texts: Any, labels: list[Any], message: str) -> None:
@@ -187,6 +189,25 @@ def test_saved_classifier_predicts_the_same(fitted: TextClassifier, tmp_path: Pa
         assert loaded.classes_.tolist() == fitted.classes_.tolist()
     with pytest.raises(RunFolderError, match="already holds a run"):
         fitted.save(run_dir)
+
+
+@pytest.mark.parametrize("at", ["config.json", "run.json", "model.safetensors"])
+def test_full_disk_leaves_no_half_classifier(
+    fitted: TextClassifier, at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = os.replace
+
+    def refuse(source: Any, target: Any) -> None:
+        if Path(target).name == at:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", refuse)
+        with pytest.raises(RegraftError, match=rf"The disk is full: .*{at} was not written\."):
+            fitted.save(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert load_classifier(fitted.save(tmp_path / "run")).predict(TEXTS).shape == (24,)
 
 
 def test_classifier_is_grafted_onto_a_base(shared_base: Path, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import conftest
 import pytest
+from typer import Typer
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
@@ -156,32 +156,35 @@ def test_flag_goes_before_set_and_set_before_file(tmp_path: Path) -> None:
     assert (settings.train.lr, settings.train.seed, settings.train.steps) == (0.25, 7, 5)
 
 
-def test_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "read_setting_help", lambda: 1 / 0)
-    result = run("settings")
+def failing(error: BaseException) -> Typer:
+    """Commands that end in this error, in the same group as regraft's own."""
+    failing_app = Typer(cls=type(get_command(app)), pretty_exceptions_enable=False)
+
+    @failing_app.command()
+    def pretrain(resume: bool = False) -> None:
+        raise error
+
+    @failing_app.command()
+    def evaluate() -> None:
+        raise error
+
+    return failing_app
+
+
+def test_bug_keeps_its_traceback() -> None:
+    result = CliRunner().invoke(failing(ZeroDivisionError()), ["evaluate"])
     assert isinstance(result.exception, ZeroDivisionError)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("command", "message"),
     [
-        (
-            ["pretrain", "-", "--out", "x"],
-            "Interrupted. Repeat the command with --resume to go on.",
-        ),
-        (["data", "check", "x.csv"], "Interrupted."),
+        ("pretrain", "Interrupted. Repeat the command with --resume to go on."),
+        ("evaluate", "Interrupted."),
     ],
 )
-def test_interruption_says_how_to_go_on(
-    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    # Both commands resolve their settings first: stands in for Control-C at that moment.
-    monkeypatch.setattr("regraft.cli.train.settings_from", interrupt)
-    monkeypatch.setattr("regraft.cli.data.settings_from", interrupt)
-    result = run(*arguments)
+def test_interruption_says_how_to_go_on(command: str, message: str) -> None:
+    result = CliRunner().invoke(failing(KeyboardInterrupt()), [command])
     assert result.exit_code == 130
     assert result.stderr.strip() == message
 
@@ -208,19 +211,6 @@ def test_output_has_no_colour_codes_in_a_pipe() -> None:
     assert "\x1b" not in run("settings").stdout
 
 
-def test_arms_of_the_option_are_those_of_the_library() -> None:
-    from regraft.compare import ARMS
-
-    assert train.ARMS.split(",") == list(ARMS)
-
-
-def test_size_with_a_base_is_refused(splits: dict[str, Path], tmp_path: Path) -> None:
-    files = ["--train", splits["train"], "--out", tmp_path / "out"]
-    result = run("finetune", "--base", "runs/base", *files, "--size", "tiny")
-    assert result.exit_code == 2
-    assert "--size tiny cannot change the shape of the base runs/base." in result.stderr
-
-
 def test_demo_takes_the_first_free_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert train.free_folder() == Path("runs/demo")
@@ -240,8 +230,11 @@ def test_picture_is_a_png(subject: str, tmp_path: Path) -> None:
     out = tmp_path / "picture.png"
     result = run("picture", subject, "--out", out, "--length", "9")
     assert result.exit_code == 0, result.output
-    assert result.stdout == ""
+    assert (result.stdout, result.stderr) == ("", f"The picture is in {out}.\n")
     assert out.read_bytes().startswith(b"\x89PNG")
+    quiet = run("picture", subject, "--out", out, "--json", "--quiet")
+    assert json.loads(quiet.stdout)["path"] == str(out)
+    assert quiet.stderr == ""
 
 
 def test_lines_report_share_and_time_left(
@@ -260,6 +253,18 @@ def test_lines_report_share_and_time_left(
         "pretrain: 25%, 20 s gone, 1:00 left (loss 8.2)",
         "pretrain: done in 1:20 (loss 8.2)",
     ]
+
+
+def test_time_left_of_a_resumed_task_counts_its_own_work(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 0.0, 20.0])
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: next(clock))
+    lines = terminal.Lines()
+    lines.start("pretrain", total=100)
+    lines.advance(80)
+    lines.advance(10)
+    assert capsys.readouterr().err == "pretrain: 90%, 20 s gone, 20 s left\n"
 
 
 def test_bars_show_task_and_messages(capsys: pytest.CaptureFixture[str]) -> None:
@@ -308,70 +313,90 @@ def test_data_check_counts_leaks(splits: dict[str, Path], tmp_path: Path) -> Non
     assert "train.csv: negative 16, positive 16" in table
 
 
-TINY = [f"--set={key}={value}" for key, value in conftest.TINY.items()]
+def test_data_check_shows_lengths_and_rows(tmp_path: Path) -> None:
+    file = tmp_path / "train.csv"
+    texts = ["one two", "", "one two", "a b c d e", *(f"w {row} w" for row in range(20))]
+    file.write_text("text\n" + "".join(f'"{text}"\n' for text in texts))
+    table = run("data", "check", file).stdout
+    lines = [line.split() for line in table.splitlines()]
+    header = next(words for words in lines if "p50" in words)
+    row = dict(zip(header, next(words for words in lines if words[:1] == ["24"]), strict=False))
+    assert [row[name] for name in ("p5", "p25", "p50", "p75", "p95", "max")] == list("233335")
+    assert f"empty texts of {file}, row: 3" in table
+    assert f"duplicates of {file}, row (first row): 4 (2)" in table
+    (profile,) = json.loads(run("data", "check", file, "--json").stdout)["files"]
+    assert profile["empty_rows"] == [3]
+    assert [twin["row"] for twin in profile["duplicates"]] == [4]
 
 
-@pytest.mark.slow
-def test_commands_lead_from_text_to_a_verdict(
-    documents_path: Path, splits: dict[str, Path], tmp_path: Path
+def test_data_check_counts_the_start_token(shared_base: Path, tmp_path: Path) -> None:
+    from regraft.tokenizer import load_tokenizer
+
+    text = "the plot is dull again"
+    length = len(load_tokenizer(shared_base).encode(text))
+    file = tmp_path / "a.txt"
+    file.write_text(text)
+    for max_length, share in ((length, 1.0), (length + 1, 0.0)):
+        arguments = ["data", "check", file, "--tokenizer", shared_base, "--max-length", max_length]
+        (profile,) = json.loads(run(*arguments, "--json").stdout)["files"]
+        assert profile["cut"]["share"] == share
+
+
+def test_data_check_takes_the_length_of_a_preset(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("a text")
+    assert "longer than 512 words" in run("data", "check", file, "--preset", "lab").stdout
+
+
+def test_tokenizer_is_trained_and_shown(documents_path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "vocabulary"
+    trained = run("tokenizer", "train", documents_path, "--size", 300, "--out", out, "--json")
+    assert json.loads(trained.stdout)["vocab_size"] == 300
+    shown = json.loads(run("tokenizer", "show", out, "the plot", "--json").stdout)
+    assert "".join(shown["pieces"]).replace("▁", " ") == "the plot"
+    assert len(shown["ids"]) == len(shown["pieces"])
+
+
+def test_predictions_have_names_and_probabilities(
+    shared_classifier: Path, splits: dict[str, Path]
 ) -> None:
-    def run_json(*arguments: object) -> Any:
-        result = run(*arguments, "--json")
-        assert result.exit_code == 0, result.output
-        return json.loads(result.stdout)
-
-    base, graft, report = tmp_path / "base", tmp_path / "graft", tmp_path / "report"
-    vocabulary = tmp_path / "vocabulary"
-    trained = run_json("tokenizer", "train", documents_path, "--size", 300, "--out", vocabulary)
-    assert trained["vocab_size"] <= 300
-    pieces = run_json("tokenizer", "show", vocabulary, "the plot")
-    assert "".join(pieces["pieces"]).replace("▁", " ").strip()
-    assert len(pieces["ids"]) == len(pieces["pieces"])
-
-    pretraining = [documents_path, "--out", base, "--steps", 4, "--tokenizer", vocabulary, *TINY]
-    assert run_json("pretrain", *pretraining)["num_steps"] == 4
-    again = run("pretrain", *pretraining, "--resume", "--quiet")
-    assert again.exit_code == 0, again.output
-    assert again.stderr == ""
-    files = ["--train", splits["train"], "--valid", splits["valid"]]
-    tuned = run_json("finetune", "--base", base, *files, "--out", graft, "--epochs", 1, *TINY)
-    assert tuned["labels"] == ["negative", "positive"]
-
-    assert 0 <= run_json("evaluate", graft, splits["test"])["accuracy"]["mean"] <= 1
-    table = run("evaluate", graft, splits["test"], "--text", "text")
-    assert "accuracy" in table.stdout
-    texts = run_json("generate", base, "the plot", "--num", 2, "--temperature", 1)["texts"]
-    assert len(texts) == 2
-
-    arguments = ["--base", base, *files, "--test", splits["test"], "--seeds", 1, "--epochs", 1]
-    result = run("compare", *arguments, "--out", report, *TINY)
-    assert result.exit_code == 0, result.output
-    assert "Verdict: " in result.stdout
-    assert str(report / "report.html") in result.stdout
-    assert {"report.html", "report.json"} <= {path.name for path in report.iterdir()}
-
-
-@pytest.mark.slow
-def test_predict_writes_names_and_probabilities(splits: dict[str, Path], tmp_path: Path) -> None:
-    graft, out = tmp_path / "graft", tmp_path / "predictions.jsonl"
-    training = ["--train", splits["train"], "--out", graft, "--epochs", 1]
-    assert run("finetune", "--base", "scratch", *training, *TINY).exit_code == 0
-
-    result = run("predict", graft, splits["test"])
-    assert result.exit_code == 0, result.output
-    rows = list(csv.DictReader(result.stdout.splitlines()))
+    rows = list(
+        csv.DictReader(run("predict", shared_classifier, splits["test"]).stdout.splitlines())
+    )
     assert len(rows) == 16
     assert list(rows[0]) == ["text", "label", "probability", "p(negative)", "p(positive)"]
     assert float(rows[0]["probability"]) == float(rows[0][f"p({rows[0]['label']})"])
-
-    assert run("predict", graft, splits["test"], "--out", out).exit_code == 0
-    records = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    records = json.loads(run("predict", shared_classifier, splits["test"], "--json").stdout)
     assert [record["label"] for record in records] == [row["label"] for row in rows]
-    assert sum(records[0]["probabilities"].values()) == pytest.approx(1, abs=1e-5)
+    assert records[0].keys() == {"text", "label", "probability", "probabilities"}
 
-    given = CliRunner().invoke(app, ["predict", str(graft), "-"], input="the plot is dull\n")
-    assert given.exit_code == 0, given.output
-    assert given.stdout.splitlines()[1].startswith("the plot is dull,")
+
+def test_predict_tells_the_share_cut(shared_classifier: Path, tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text(f"{'long ' * 100}\nshort\n")
+    result = run("predict", shared_classifier, file)
+    assert "50.0% of the texts are longer than 24 tokens and were cut." in result.stderr
+    assert run("predict", shared_classifier, file, "--quiet").stderr == ""
+
+
+def test_attention_tells_what_was_cut(shared_base: Path, tmp_path: Path) -> None:
+    out = tmp_path / "attention.png"
+    result = run("attention", shared_base, "long " * 100, "--out", out, "--json")
+    seen = json.loads(result.stdout)
+    assert (seen["path"], len(seen["tokens"])) == (str(out), 24)
+    assert f"its last {seen['num_cut']:,} tokens were cut." in result.stderr
+    quiet = run("attention", shared_base, "long " * 100, "--out", out, "--quiet")
+    assert (quiet.stdout, quiet.stderr) == ("", "")
+
+
+def test_minutes_are_no_budget_of_a_comparison(
+    shared_base: Path, splits: dict[str, Path], tmp_path: Path
+) -> None:
+    files = [f"--{name}={path}" for name, path in splits.items()]
+    arguments = ["--base", shared_base, *files, "--out", tmp_path / "out", "--minutes", 3]
+    result = run("compare", *arguments, "--set=data.max_length=24")
+    assert result.exit_code == 2
+    assert "Arms cannot be compared by the clock: train.minutes is 3." in result.stderr
 
 
 def test_params_counts_the_lab() -> None:
@@ -387,12 +412,3 @@ def test_params_explains_wrong_answers() -> None:
     assert result.exit_code == 0, result.output
     assert "total, as in the built model" in result.stdout
     assert "21,650,401" in result.stdout
-
-
-@pytest.mark.slow
-def test_attention_is_drawn(documents_path: Path, tmp_path: Path) -> None:
-    base, out = tmp_path / "base", tmp_path / "attention.png"
-    assert run("pretrain", documents_path, "--out", base, "--steps", 1, *TINY).exit_code == 0
-    result = run("attention", base, "the plot is dull", "--out", out)
-    assert result.exit_code == 0, result.output
-    assert out.read_bytes().startswith(b"\x89PNG")

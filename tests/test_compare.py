@@ -3,6 +3,9 @@
 import csv
 import dataclasses
 import json
+import os
+import shutil
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,12 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import TINY, Recorder, make_examples, write_examples
-from numpy.typing import NDArray
 
 import regraft
-from regraft.batches import Batch, ExampleRows
 from regraft.compare import (
-    ARMS,
     ArmSummary,
     Comparison,
     PairedTest,
@@ -26,8 +26,8 @@ from regraft.compare import (
     compare,
     judge,
 )
-from regraft.config import resolve
-from regraft.errors import ConfigError, DataError, RunFolderError
+from regraft.config import ARMS, resolve
+from regraft.errors import ConfigError, DataError, RegraftError, RunFolderError
 from regraft.metrics import Interval
 from regraft.report import comparison_to_dict, write_report
 from regraft.text import Example, Labels
@@ -37,26 +37,12 @@ SETTINGS = resolve("finetune", overrides={**TINY, "train.epochs": 2})
 NUM_LEAKS = 2
 
 
-class BatchRecorder(Recorder):
-    """Remembers, for every task, the rows that were asked for while it was open."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.batches: list[tuple[str, tuple[int, ...]]] = []
-
-    def note_batch(self, numbers: NDArray[np.int64]) -> None:
-        self.batches.append((self.tasks[-1] if self.tasks else "", tuple(numbers.tolist())))
-
-    def of(self, arm: str, *, seed: int) -> list[tuple[int, ...]]:
-        return [rows for task, rows in self.batches if task.startswith(f"{arm}, seed {seed} ")]
-
-
 @dataclass(frozen=True)
 class Compared:
     """A comparison with all that was told while it ran."""
 
     comparison: Comparison
-    progress: BatchRecorder
+    progress: Recorder
     inputs: dict[str, Any]
 
 
@@ -72,26 +58,9 @@ def compared(shared_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Com
     with inputs["test"].open("a", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows(make_examples(NUM_LEAKS, seed=3))
     inputs |= {"base": shared_base, "seeds": 2, "settings": SETTINGS}
-    progress = BatchRecorder()
-    plain_batch = ExampleRows.batch
-
-    def batch(rows: ExampleRows, numbers: NDArray[np.int64]) -> Batch:
-        progress.note_batch(numbers)
-        return plain_batch(rows, numbers)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ExampleRows, "batch", batch)
-        comparison = compare(**inputs, progress=progress, command="regraft compare")
+    progress = Recorder()
+    comparison = compare(**inputs, progress=progress, command="regraft compare")
     return Compared(comparison, progress, inputs)
-
-
-def test_arms_see_the_same_batches(compared: Compared) -> None:
-    for seed in (0, 1):
-        first, *others = (compared.progress.of(arm, seed=seed) for arm in NEURAL)
-        # 2 epochs of 8 batches of train, and valid once before and after each of them.
-        assert len(first) == 2 * 8 + 3
-        assert others == [first, first]
-    assert compared.progress.of("scratch", seed=0) != compared.progress.of("scratch", seed=1)
 
 
 def test_curves_begin_before_the_first_epoch(compared: Compared) -> None:
@@ -155,6 +124,12 @@ def test_equal_seeds_give_an_equal_comparison(compared: Compared) -> None:
     assert without_times(again) == without_times(compared.comparison)
 
 
+def test_runs_side_by_side_give_the_same_comparison(compared: Compared) -> None:
+    # One thread a run either way (conftest.py): sums are rounded in the same order.
+    again = compare(**compared.inputs, jobs=2, command="regraft compare")
+    assert without_times(again) == without_times(compared.comparison)
+
+
 def without_times(comparison: Comparison) -> dict[str, Any]:
     plain = comparison_to_dict(comparison)
     del plain["created"]
@@ -197,8 +172,10 @@ def test_comparison_tells_where_it_comes_from(compared: Compared) -> None:
     assert (comparison.num_train, comparison.num_valid) == (32, 16)
     assert comparison.base["run_dir"] == str(compared.inputs["base"])
     assert comparison.base["num_steps"] == 20
-    assert comparison.fingerprints.keys() == {"train", "valid", "test", "base"}
-    assert 0 < comparison.truncated_share <= 1
+    names = {"train", "valid", "test", "base", "tokenizer", "text"}
+    assert comparison.fingerprints.keys() == names
+    assert 0 < comparison.cut_share <= 1
+    assert Comparison.from_dict(comparison_to_dict(comparison)) == comparison
 
 
 def test_report_is_written_from_a_real_comparison(compared: Compared, tmp_path: Path) -> None:
@@ -210,6 +187,174 @@ def test_report_is_written_from_a_real_comparison(compared: Compared, tmp_path: 
     report = json.loads(written["report.json"].read_text(encoding="utf-8"))
     assert report["verdict_kind"] == compared.comparison.verdict_kind
     assert written["accuracy.png"].read_bytes().startswith(b"\x89PNG")
+
+
+class Interrupting(Recorder):
+    """Presses Ctrl-C when the task of this name begins."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def start(self, name: str, *, total: float | None) -> None:
+        super().start(name, total=total)
+        if name.startswith(self._name):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_interrupted_comparison_goes_on_to_the_same_report(
+    compared: Compared, tmp_path: Path
+) -> None:
+    out, progress = tmp_path / "out", Recorder()
+    inputs = {**compared.inputs, "out": out, "command": "regraft compare"}
+    with pytest.raises(KeyboardInterrupt):
+        compare(**inputs, progress=Interrupting("pretrained, seed 1"))
+    assert [path.name for path in out.iterdir()] == ["arms"]
+    with pytest.raises(RunFolderError) as caught:
+        compare(**inputs)
+    assert str(caught.value) == (
+        f"{out} holds a comparison that has not ended. "
+        "Choose another --out, pass --resume to go on, or remove the folder."
+    )
+    comparison = compare(**inputs, resume=True, progress=progress)
+    assert progress.messages == ["3 of 6 runs are finished already."]
+    assert progress.tasks[:4] == [
+        "linear arm",
+        *(f"{arm}, seed 1 ({number} of 3)" for number, arm in enumerate(NEURAL, start=1)),
+    ]
+    assert without_times(comparison) == without_times(compared.comparison)
+
+    write_report(comparison, out)
+    assert not (out / "arms").exists()
+    progress = Recorder()
+    assert compare(**inputs, resume=True, progress=progress) == comparison
+    assert progress.messages == [f"{out} is complete already."]
+
+
+def test_bad_test_file_loses_no_finished_run(compared: Compared, tmp_path: Path) -> None:
+    out, test = tmp_path / "out", tmp_path / "test.csv"
+    test.write_text("text,label\nfine,positive\nso so,neutal\n")
+    inputs = {**compared.inputs, "out": out, "test": test, "arms": ["frozen"], "seeds": 1}
+    with pytest.raises(DataError, match="'neutal' occurs only in"):
+        compare(**inputs)
+    test.write_bytes(compared.inputs["test"].read_bytes())
+    progress = Recorder()
+    compare(**inputs, resume=True, progress=progress)
+    assert progress.tasks == ["test", "near duplicates"]
+
+
+def test_failure_before_any_run_leaves_nothing(compared: Compared, tmp_path: Path) -> None:
+    test, out = tmp_path / "test.csv", tmp_path / "new" / "out"
+    test.write_text("text,label\nfine,neutal\n")
+    with pytest.raises(DataError, match="'neutal' occurs only in"):
+        compare(**{**compared.inputs, "out": out, "test": test, "arms": ["linear"]})
+    assert not out.exists()
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    with pytest.raises(DataError, match="'neutal' occurs only in"):
+        compare(**{**compared.inputs, "out": mine, "test": test, "arms": ["linear"]})
+    assert list(mine.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def unfinished(compared: Compared, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a comparison with one finished run."""
+    out = tmp_path_factory.mktemp("unfinished")
+    inputs = {**compared.inputs, "out": out, "arms": ["frozen", "scratch"], "seeds": 1}
+    with pytest.raises(KeyboardInterrupt):
+        compare(**inputs, progress=Interrupting("scratch"))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        (
+            {"settings": resolve("finetune", overrides={**TINY, "train.lr": 0.5})},
+            "train.epochs was 2 and is 10; train.lr was 0.0005 and is 0.5.",
+        ),
+        ({"train": "valid"}, "train has changed."),
+        ({"valid": "train"}, "valid has changed."),
+    ],
+)
+def test_comparison_is_not_resumed_with_other_settings_or_data(
+    compared: Compared, unfinished: Path, changes: dict[str, Any], problem: str
+) -> None:
+    changes = {
+        key: compared.inputs[value] if isinstance(value, str) else value
+        for key, value in changes.items()
+    }
+    with pytest.raises(RunFolderError) as caught:
+        compare(**{**compared.inputs, **changes, "out": unfinished, "resume": True})
+    settings = sorted(caught.value.problem.partition(": ")[2].rstrip(".").split("; "))
+    assert settings == sorted(problem.rstrip(".").split("; "))
+    assert caught.value.problem.startswith(f"{unfinished} was started otherwise: ")
+    assert caught.value.expected == (
+        "A resumed comparison must equal one that was never interrupted."
+    )
+
+
+def test_damaged_weights_of_a_finished_run_are_named(
+    compared: Compared, tmp_path: Path, unfinished: Path
+) -> None:
+    out = Path(shutil.copytree(unfinished, tmp_path / "out"))
+    weights = out / "arms" / "frozen-0.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    inputs = {**compared.inputs, "out": out, "arms": ["frozen"], "seeds": 1, "resume": True}
+    with pytest.raises(RunFolderError) as caught:
+        compare(**inputs)
+    assert caught.value.problem.startswith(f"{weights} is damaged: ")
+    assert caught.value.remedy == "Remove the file and repeat the command with --resume."
+    weights.unlink()
+    assert compare(**inputs).num_test == 16 + NUM_LEAKS
+
+
+def test_folder_is_refused_before_any_work(compared: Compared, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write_report(compared.comparison, out)
+    (tmp_path / "file").write_text("mine")
+    for folder, message in (
+        (out, f"{out} already holds a report. Choose another --out, or remove the folder."),
+        (
+            tmp_path / "file",
+            f"{tmp_path / 'file'} exists and is not a folder. "
+            "A comparison is written into a folder. Choose another --out.",
+        ),
+        (
+            tmp_path / "file" / "out",
+            f"Cannot write {tmp_path / 'file' / 'out' / 'arms'}: Not a directory. "
+            "Choose a folder you may write to.",
+        ),
+    ):
+        progress = Recorder()
+        with pytest.raises(RegraftError) as caught:
+            compare(**compared.inputs, out=folder, progress=progress)
+        assert str(caught.value) == message
+        assert progress.tasks == []
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_finished_comparison_is_not_taken_for_another(compared: Compared, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write_report(compared.comparison, out)
+    inputs = {**compared.inputs, "out": out, "resume": True}
+    with pytest.raises(RunFolderError, match="report of other arms or seeds: frozen 2, linear 1"):
+        compare(**{**inputs, "seeds": 3})
+    with pytest.raises(RunFolderError, match="was started otherwise: test has changed"):
+        compare(**{**inputs, "test": compared.inputs["valid"]})
+    (out / "report.json").write_text("{}")
+    with pytest.raises(RunFolderError, match=r"report\.json cannot be read: 'arms'"):
+        compare(**inputs)
+
+
+def test_budget_in_minutes_is_refused(compared: Compared) -> None:
+    settings = resolve("finetune", overrides={**TINY, "train.minutes": 5})
+    with pytest.raises(ConfigError) as caught:
+        compare(**{**compared.inputs, "settings": settings})
+    assert str(caught.value) == (
+        "Arms cannot be compared by the clock: train.minutes is 5. The faster arm would see more "
+        "batches; a fair budget is the same batches for all. Give --epochs or --steps."
+    )
 
 
 def test_compare_is_public() -> None:

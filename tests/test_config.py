@@ -9,6 +9,7 @@ from regraft.config import (
     PRESETS,
     SIZES,
     Settings,
+    flat,
     parse_assignments,
     read_setting_help,
     replace,
@@ -57,11 +58,12 @@ def test_lab_preset_is_the_lab():
 def test_layers_apply_in_order(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text('preset = "lab"\n[train]\nlr = 0.5\nseed = 4\n[model]\nwidth = 32\n')
+    # A flag goes before the file: what is typed last is meant.
     settings = resolve("pretrain", size="tiny", config_path=path, overrides={"train.seed": "9"})
     assert settings.preset == "lab"
-    assert settings.model.num_layers == SIZES["tiny"][1]
-    assert settings.model.width == 32
+    assert (settings.model.width, settings.model.num_layers) == SIZES["tiny"][:2]
     assert (settings.train.lr, settings.train.seed) == (0.5, 9)
+    assert resolve("pretrain", config_path=path).model.width == 32
     assert resolve("pretrain", preset="laptop", config_path=path).preset == "laptop"
 
 
@@ -71,16 +73,40 @@ def test_a_later_length_replaces_an_earlier_one():
     assert (train.steps, train.minutes, train.epochs) == (7, None, None)
 
 
-def test_none_switches_off_and_absent_flags_are_skipped():
-    overrides = {"train.clip_norm": "none", "train.lr": None, "train.class_weight": "none"}
+def test_none_switches_off_and_absent_flags_are_skipped(tmp_path):
+    overrides = {"train.clip_norm": "none", "train.lr": None, "train.class_weight": "None"}
     train = resolve("pretrain", overrides=overrides).train
-    assert train.clip_norm is None
+    assert (train.clip_norm, train.class_weight) == (None, None)
     assert train.lr == resolve("pretrain").train.lr
-    assert train.class_weight == "none"
+    path = tmp_path / "run.toml"
+    path.write_text('[train]\nclip_norm = "none"\n')
+    assert resolve("pretrain", config_path=path).train.clip_norm is None
+
+
+def test_base_lends_its_preset_shape_and_tokenizer():
+    base = resolve("pretrain", preset="lab", size="tiny", overrides={"tokenizer.size": 900})
+    settings = resolve("finetune", base=base, overrides={"model.dropout": 0.2, "model.width": 64})
+    assert settings.preset == "lab"
+    assert (settings.model.width, settings.model.num_layers) == (64, 2)
+    assert (settings.model.dropout, settings.tokenizer.size) == (0.2, 900)
+    laptop = resolve("finetune", base=base, preset="laptop")
+    assert (laptop.preset, laptop.head.pooling, laptop.model.width) == ("laptop", "mean", 64)
+
+
+def test_base_refuses_to_be_changed():
+    base = resolve("pretrain", size="tiny")
+    with pytest.raises(ConfigError) as caught:
+        resolve("finetune", base=base, overrides={"model.width": 32, "tokenizer.size": 300})
+    assert caught.value.problem == (
+        "2 settings are wrong: model.width: the base has 64, which 32 cannot change; "
+        "tokenizer.size: the base has 8192, which 300 cannot change."
+    )
 
 
 def test_derived_values_are_what_is_saved():
     assert resolve("pretrain", size="tiny").model.feedforward_width == 64
+    overrides = {"model.feedforward_width": "auto"}
+    assert resolve("pretrain", size="tiny", overrides=overrides).model.feedforward_width == 64
 
 
 def test_all_problems_are_reported_at_once():
@@ -102,11 +128,29 @@ def test_all_problems_are_reported_at_once():
         ({"model.width": 255, "model.num_heads": 5}, "model.width: 255 is odd"),
         ({"model.max_positions": 100}, "data.max_length: 256 exceeds model.max_positions 100"),
         ({"train.steps": 3, "train.epochs": 2}, "train: epochs and steps are both set; give one"),
-        ({"train.micro_batch_size": 5}, "5 does not divide train.batch_size 16"),
+        ({"train.threads": 0}, "train.threads: 0 is not at least 1"),
+        ({"train.optimizer": "muon", "train.parallel": "fsdp"}, "muon needs whole matrices"),
     ],
 )
 def test_contradictions_are_refused(overrides, expected):
     assert expected in error_of(overrides=overrides)
+
+
+@pytest.mark.parametrize("name", ["steps", "epochs", "minutes"])
+def test_training_without_an_end_is_refused(name):
+    assert "train: give steps, epochs or minutes" in error_of(overrides={f"train.{name}": "none"})
+
+
+@pytest.mark.parametrize("minutes", ["inf", "nan", "1e9", "0", "-1"])
+def test_minutes_must_end(minutes):
+    assert "1 setting is wrong: train.minutes: input should be " in error_of(
+        overrides={"train.minutes": minutes}
+    )
+
+
+def test_settings_need_a_length():
+    with pytest.raises(TypeError, match="train"):
+        Settings()
 
 
 def test_unknown_preset_and_size_are_named():
@@ -126,6 +170,23 @@ def test_bad_config_files_are_named(tmp_path):
     assert "trainn: there is no such setting. Did you mean 'train'" in error_of(config_path=path)
 
 
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("preset = 5", "There is no preset 5. Presets are lab, laptop."),
+        ('preset = ["lab"]', "There is no preset ['lab']. Presets are lab, laptop."),
+        (
+            "train = 5",
+            "1 setting is wrong: train: a section holds settings, such as train.lr = 3e-4, not 5.",
+        ),
+    ],
+)
+def test_values_of_the_wrong_kind_in_a_file_are_named(tmp_path, content, expected):
+    path = tmp_path / "bad.toml"
+    path.write_text(content)
+    assert error_of(config_path=path, overrides={"train.seed": 3}).startswith(expected)
+
+
 def test_assignments_are_parsed_or_refused():
     assert parse_assignments(["train.lr = 3e-4"]) == {"train.lr": "3e-4"}
     with pytest.raises(ConfigError, match=r"'train\.lr' is not an assignment"):
@@ -134,13 +195,19 @@ def test_assignments_are_parsed_or_refused():
 
 def test_every_setting_has_help_of_its_own():
     rows = list(read_setting_help())
-    count = sum(len(dataclasses.fields(type(getattr(Settings(), s)))) for s in SECTIONS)
+    settings = resolve("pretrain")
+    count = sum(len(dataclasses.fields(getattr(settings, section))) for section in SECTIONS)
     assert len(rows) == count
     assert len({row.help for row in rows}) == count
     assert setting_help("train.lr") == "Peak learning rate."
 
 
 SECTIONS = ("model", "head", "tokenizer", "data", "train")
+
+
+def test_flat_names_every_value_by_its_path():
+    nested = {"preset": "lab", "train": {"lr": 1, "deep": {"er": None}}}
+    assert flat(nested) == {"preset": "lab", "train.lr": 1, "train.deep.er": None}
 
 
 def test_replace_changes_one_section_only():

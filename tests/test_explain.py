@@ -16,20 +16,19 @@ def drawn(figure) -> bytes:
 
 def causal_weights(num_layers: int, num_heads: int, length: int) -> np.ndarray:
     scores = np.random.default_rng(0).normal(size=(num_layers, num_heads, length, length))
-    weights = np.exp(scores + explain.square_mask(length))
+    weights = np.tril(np.exp(scores))
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
-def test_square_mask_hides_the_future_only():
-    mask = explain.square_mask(4)
-    hidden = np.isneginf(mask)
-    assert hidden.tolist() == [
-        [False, True, True, True],
-        [False, False, True, True],
-        [False, False, False, True],
-        [False, False, False, False],
-    ]
-    assert (mask[~hidden] == 0).all()
+def test_attention_of_a_run_is_that_of_its_tokens(shared_base):
+    seen = explain.attention_of(str(shared_base), "the plot is dull")
+    assert seen.weights.shape == (2, 3, len(seen.tokens), len(seen.tokens))
+    np.testing.assert_allclose(seen.weights.sum(axis=-1), 1, atol=1e-6)
+    assert "".join(seen.tokens[1:]).replace("▁", " ") == "the plot is dull"
+    assert seen.num_cut == 0
+    cut = explain.attention_of(shared_base, "the plot is dull " * 30)
+    assert len(cut.tokens) == 24
+    assert cut.num_cut > 0
 
 
 def test_sinusoids_are_the_backbone_s():

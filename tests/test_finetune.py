@@ -11,11 +11,11 @@ from conftest import TINY, Recorder, make_examples
 from safetensors.torch import load_file
 
 from regraft.batches import ExampleRows
-from regraft.checkpoint import load_run, read_metrics
 from regraft.config import Settings, replace, resolve
 from regraft.errors import ConfigError, DataError, RunFolderError
-from regraft.finetune import _class_weights, base_preset, finetune, start_from_base
+from regraft.finetune import _class_weights, finetune, start_from_base
 from regraft.heads import Model
+from regraft.runfolder import load_run, read_metrics
 from regraft.text import Labels
 
 FILES = ["config.json", "metrics.jsonl", "model.safetensors", "run.json", "tokenizer.json"]
@@ -96,7 +96,7 @@ def test_every_epoch_is_logged(
     )
     records = list(read_metrics(out))
     assert [(record["epoch"], record["step"]) for record in records] == [(0, 0), (1, 8), (2, 16)]
-    assert [record["eval_accuracy"] for record in records] == list(result.valid_accuracy)
+    assert [record["valid_accuracy"] for record in records] == list(result.valid_accuracy)
     assert records[0]["loss"] is None
     assert all(record["loss"] > 0 for record in records[1:])
     # NaN is no JSON; other programs read this file.
@@ -200,11 +200,6 @@ def test_longer_rows_than_the_base_reads_are_refused(
     assert caught.value.problem == (
         f"data.max_length is 65, but the base {shared_base} has positions for 64 tokens."
     )
-
-
-def test_preset_of_the_base_is_the_default(shared_base: Path) -> None:
-    assert base_preset(shared_base) == "laptop"
-    assert base_preset(None) == "laptop"
 
 
 @pytest.mark.parametrize("is_grafted", [True, False])

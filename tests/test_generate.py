@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from regraft.checkpoint import LoadedRun, RunInfo
 from regraft.config import Settings, TokenizerSettings
 from regraft.errors import ConfigError
 from regraft.generate import _choose, generate
 from regraft.heads import build_language_model
+from regraft.runfolder import LoadedRun, RunInfo
 from regraft.runtime import seed_generator
 from regraft.tokenizer import train_tokenizer
 

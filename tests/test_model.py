@@ -1,5 +1,6 @@
 """The backbone against torch's own encoder, and the properties that masks and positions promise."""
 
+import dataclasses
 import math
 
 import pytest
@@ -9,10 +10,13 @@ from torch import nn
 from regraft.config import ModelSettings
 from regraft.heads import Model, build_language_model
 from regraft.model import (
+    Attention,
     Backbone,
+    Dropout,
     KeyValueCache,
     causal_mask,
     is_right_padded,
+    places_in_document,
     sinusoidal_positions,
     square_mask,
 )
@@ -115,6 +119,88 @@ def test_padding_content_cannot_change_real_vectors():
     assert torch.equal(backbone(ids, real_BT=real)[real], backbone(changed, real_BT=real)[real])
 
 
+@pytest.mark.parametrize("padding", [0, 2])
+def test_packed_documents_get_the_vectors_they_get_alone(padding):
+    backbone = Backbone(small_settings(), vocab_size=VOCAB).eval()
+    lengths = [[3, 4, 2], [8, 1]]
+    rows = [[torch.randint(VOCAB, (length,)) for length in row] for row in lengths]
+    ids = torch.stack([torch.cat([*row, torch.zeros(padding, dtype=torch.int64)]) for row in rows])
+    real = torch.arange(9 + padding).expand(2, -1) < 9
+    numbers = [
+        torch.repeat_interleave(torch.arange(len(row)), torch.tensor(row)) for row in lengths
+    ]
+    segments = torch.stack([nn.functional.pad(row, (0, padding), value=9) for row in numbers])
+    packed = backbone(ids, real_BT=real, segments_BT=segments)
+    for row, vectors in zip(rows, packed, strict=True):
+        alone = [backbone(document[None])[0] for document in row]
+        torch.testing.assert_close(vectors[:9], torch.cat(alone), atol=1e-5, rtol=0)
+
+
+def test_one_document_a_row_needs_no_mask():
+    backbone = Backbone(small_settings(), vocab_size=VOCAB).eval()
+    ids = torch.randint(VOCAB, (2, 5))
+    segments = torch.tensor([[0] * 5, [3] * 5])
+    assert torch.equal(backbone(ids, segments_BT=segments), backbone(ids))
+
+
+def test_places_restart_at_every_document_and_skip_padding():
+    real = torch.tensor([[False, False, True, True, True, True, True]])
+    assert places_in_document(real).tolist() == [[0, 0, 0, 1, 2, 3, 4]]
+    segments = torch.tensor([[4, 4, 4, 4, 7, 7, 5]])
+    assert places_in_document(real, segments_BT=segments).tolist() == [[0, 0, 0, 1, 0, 1, 0]]
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_dropout_drops_its_share_and_keeps_the_mean(share):
+    torch.manual_seed(0)
+    x = torch.ones(300, 1000)
+    y = Dropout(share)(x)
+    kept = y != 0
+    # Five standard errors of a share of 300,000.
+    assert kept.double().mean().item() == pytest.approx(1 - share, abs=5 * 0.5 / 300_000**0.5)
+    assert y.double().mean().item() == pytest.approx(1, abs=5 * share / (1 - share) / 300)
+    assert y[kept].unique().numel() == 1
+    # Neighbours share a random word: they must not share their fate.
+    together = (kept[:, 0::2] & kept[:, 1::2]).double().mean().item()
+    assert together == pytest.approx((1 - share) ** 2, abs=0.01)
+
+
+def test_dropout_changes_nothing_in_evaluation_or_without_a_share():
+    x = torch.randn(3, 5)
+    assert torch.equal(Dropout(0.5).eval()(x), x)
+    assert torch.equal(Dropout(0.0)(x), x)
+    assert torch.equal(Dropout(1.0)(x), torch.zeros(3, 5))
+
+
+def test_dropout_follows_the_seed():
+    x = torch.ones(7, 11)
+    draws = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        draws.append(Dropout(0.5)(x))
+    assert torch.equal(draws[0], draws[1])
+    assert not torch.equal(draws[0], draws[2])
+
+
+def test_dropout_gradient_is_the_scaled_mask():
+    x = torch.randn(7, 11, requires_grad=True)
+    y = Dropout(0.25)(x)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, (y != 0) / 0.75)
+    torch.testing.assert_close(y.detach(), x.detach() * x.grad)
+
+
+def test_dropout_of_attention_weights_keeps_the_mean():
+    torch.manual_seed(0)
+    settings = dataclasses.replace(small_settings(), attention_dropout=0.5)
+    attention = Attention(settings, layer=0)
+    x = torch.randn(1, 5, 12).expand(4000, 5, 12)
+    dropped = attention.train()(x, mask=None)
+    plain = attention.eval()(x[:1], mask=None)
+    assert not torch.equal(dropped[0], dropped[1])
+    torch.testing.assert_close(dropped.mean(dim=0), plain[0], atol=0.05, rtol=0)
+
+
 def test_attention_weights_are_what_forward_uses():
     settings = small_settings(num_layers=1)
     backbone = Backbone(settings, vocab_size=VOCAB).eval()
@@ -125,7 +211,7 @@ def test_attention_weights_are_what_forward_uses():
     assert (weights[..., ~square_mask(5)] == 0).all()
 
     attention = backbone.blocks[0].attention
-    x = backbone._embed(ids, real_BT=None, cache=None)
+    x = backbone._embed(ids, places_BT=None)
     _, _, values = attention._project(x)
     mixed = (weights[0] @ values).transpose(1, 2).flatten(2)
     torch.testing.assert_close(attention.out_proj(mixed), attention(x, mask=None))

@@ -1,10 +1,11 @@
-"""The learning rate is a pure function, and decay touches matrices only."""
+"""The learning rate is a pure function, decay touches matrices only, Muon only the blocks'."""
 
 import pytest
+import torch
 
 from regraft.config import ModelSettings, TrainSettings
-from regraft.heads import build_language_model
-from regraft.optim import build_optimizer, learning_rate
+from regraft.heads import Model, build_language_model
+from regraft.optim import build_optimizer, learning_rate, orthogonal
 
 
 def rates(settings: TrainSettings, total_steps: int | None) -> list[float]:
@@ -67,3 +68,67 @@ def test_optimizer_leaves_frozen_weights_out():
     model.backbone.requires_grad_(False)
     groups = build_optimizer(model, settings=TrainSettings(optimizer="adam")).param_groups
     assert [p for group in groups for p in group["params"]] == list(model.head.parameters())
+
+
+def trained(settings: TrainSettings, *, steps: int) -> tuple[Model, torch.optim.Optimizer]:
+    """A small model after some steps along gradients that depend on the step only."""
+    torch.manual_seed(0)
+    model = build_language_model(
+        ModelSettings(width=12, num_layers=2, num_heads=3, feedforward_width=7), vocab_size=17
+    )
+    optimizer = build_optimizer(model, settings=settings)
+    for _ in range(steps):
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step()
+    return model, optimizer
+
+
+def is_map(name: str, parameter: torch.Tensor) -> bool:
+    return name.startswith("backbone.blocks.") and parameter.dim() == 2
+
+
+def test_muon_moves_matrices_of_blocks_and_leaves_the_rest_to_adamw():
+    muon, _ = trained(TrainSettings(optimizer="muon", weight_decay=0.3), steps=3)
+    adamw, _ = trained(TrainSettings(optimizer="adamw", weight_decay=0.3), steps=3)
+    theirs = dict(adamw.named_parameters())
+    for name, parameter in muon.named_parameters():
+        assert torch.equal(parameter, theirs[name]) != is_map(name, parameter), name
+
+
+def test_muon_state_is_tensors_by_parameter():
+    model, optimizer = trained(TrainSettings(optimizer="muon"), steps=1)
+    for name, parameter in model.named_parameters():
+        state = optimizer.state[parameter]
+        expected = {"momentum"} if is_map(name, parameter) else {"step", "exp_avg", "exp_avg_sq"}
+        assert state.keys() == expected
+        assert all(isinstance(value, torch.Tensor) for value in state.values())
+
+
+def test_muon_steps_are_as_long_as_those_of_adamw():
+    settings = TrainSettings(optimizer="muon", lr=0.01, weight_decay=0.0)
+    before, _ = trained(settings, steps=0)
+    after, _ = trained(settings, steps=1)
+    for (name, old), new in zip(before.named_parameters(), after.parameters(), strict=True):
+        if is_map(name, old):
+            # Adam's updates have a mean square of about 0.2 to 0.4, early ones up to 1.
+            assert 0.1 < ((new - old) / 0.01).square().mean().sqrt() < 0.3
+
+
+def test_muon_without_matrices_to_move_is_adamw():
+    model, _ = trained(TrainSettings(), steps=0)
+    model.backbone.requires_grad_(False)
+    optimizer = build_optimizer(model, settings=TrainSettings(optimizer="muon"))
+    assert type(optimizer) is torch.optim.AdamW
+
+
+@pytest.mark.parametrize("shape", [(12, 12), (36, 12), (5, 30)])
+def test_orthogonal_keeps_directions_and_levels_their_lengths(shape):
+    torch.manual_seed(0)
+    matrix = torch.randn(shape)
+    left, lengths, right = torch.linalg.svd(matrix, full_matrices=False)
+    assert lengths.max() > 2 * lengths.min()
+    found = left.T @ orthogonal(matrix) @ right.T
+    assert (found.diagonal() > 0.6).all()
+    assert (found.diagonal() < 1.3).all()
+    assert (found - found.diagonal().diag()).abs().max() < 1e-4

@@ -13,10 +13,10 @@ import torch
 from conftest import TINY, Recorder
 from safetensors.torch import load_file
 
-from regraft.checkpoint import load_run, read_metrics
 from regraft.config import Settings, replace, resolve
 from regraft.errors import DataError, RunFolderError
 from regraft.pretrain import pretrain
+from regraft.runfolder import load_run, read_metrics
 
 FILES = ["config.json", "metrics.jsonl", "model.safetensors", "run.json", "tokenizer.json"]
 
@@ -77,11 +77,11 @@ def test_bits_per_byte_belong_to_the_loss(
     documents_path: Path, tiny_pretrain: Settings, tmp_path: Path
 ) -> None:
     result = pretrain([documents_path], out=tmp_path / "run", settings=tiny_pretrain)
-    evaluations = [r for r in read_metrics(tmp_path / "run") if "eval_loss" in r]
+    evaluations = [r for r in read_metrics(tmp_path / "run") if "valid_loss" in r]
     ratio = result.bits_per_byte / result.valid_loss
     assert evaluations
     for record in evaluations:
-        assert record["eval_bits_per_byte"] / record["eval_loss"] == pytest.approx(ratio)
+        assert record["valid_bits_per_byte"] / record["valid_loss"] == pytest.approx(ratio)
     # Hardly more tokens than bytes, or many fewer: a token covers one byte or more.
     assert ratio <= 1.1 / math.log(2)
 

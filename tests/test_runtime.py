@@ -8,7 +8,7 @@ from typing import IO
 import pytest
 import torch
 
-from regraft.errors import RunFolderError
+from regraft.errors import DiskError
 from regraft.runtime import (
     Silent,
     environment,
@@ -38,7 +38,7 @@ def test_write_whole_keeps_the_old_file_when_the_disk_is_full(tmp_path):
         file.write(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(RunFolderError, match=r"The disk is full: .*a\.json was not written"):
+    with pytest.raises(DiskError, match=r"The disk is full: .*a\.json was not written"):
         write_whole(path, write)
     assert path.read_text() == '{\n  "old": true\n}\n'
     assert os.listdir(tmp_path) == ["a.json"]
@@ -46,7 +46,7 @@ def test_write_whole_keeps_the_old_file_when_the_disk_is_full(tmp_path):
 
 def test_write_whole_names_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunFolderError, match=r"Cannot write .*Choose a folder you may write to"):
+    with pytest.raises(DiskError, match=r"Cannot write .*Choose a folder you may write to"):
         write_text(tmp_path / "file" / "a.txt", "x")
 
 

@@ -40,11 +40,14 @@ def test_text_import_loads_nothing_heavy() -> None:
 def test_labels_sort_as_numbers_when_all_are() -> None:
     assert labels_of(make_examples("10", "9", "1")).names == ("1", "9", "10")
     assert labels_of(make_examples("10", "9", "none")).names == ("10", "9", "none")
+    # More digits than Python turns into an integer: in the order of strings.
+    assert labels_of(make_examples("9" * 5000, "1")).names == ("1", "9" * 5000)
 
 
 def test_labels_map_both_ways() -> None:
     labels = Labels(("bad", "good"))
     assert labels.target("good") == 1
+    assert labels.targets(make_examples("good", "bad", "good")).tolist() == [1, 0, 1]
     assert labels[1] == "good"
     assert len(labels) == 2
     assert "fair" not in labels

@@ -185,6 +185,17 @@ def test_drop_leaks_keeps_encoding_and_blank_separated_documents(tmp_path: Path)
     assert (tmp_path / "clean" / "test.txt").read_bytes().decode("utf-16") == "\ncafé\n"
 
 
+def test_drop_leaks_checks_every_file_before_it_writes_one(tmp_path: Path) -> None:
+    train, valid, test = (tmp_path / f"{name}.csv" for name in ("train", "valid", "test"))
+    train.write_text("text\nsame\nother\n")
+    valid.write_text("text\nsame\nnew\n")
+    test.write_text("text\nsame\n")
+    paths = [train, valid, test]
+    with pytest.raises(DataError, match=r"All 1 rows of .*test\.csv are also in an earlier split"):
+        drop_leaks(paths, data=DATA, out_dir=tmp_path / "clean", leaks=leaks_of(paths))
+    assert not (tmp_path / "clean").exists()
+
+
 def test_drop_leaks_refuses_to_harm(tmp_path: Path) -> None:
     train, test = tmp_path / "train.csv", tmp_path / "test.csv"
     train.write_text("text\nsame\n")

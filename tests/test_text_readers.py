@@ -10,7 +10,7 @@ import pytest
 
 from regraft.config import DataSettings
 from regraft.errors import DataError
-from regraft.text import load_examples, read_documents, read_examples
+from regraft.text import check_readable, load_examples, read_documents, read_examples
 
 DATA = DataSettings()
 
@@ -36,6 +36,15 @@ def refusal(path: Path | str, data: DataSettings = DATA) -> str:
     assert caught.value.problem
     assert caught.value.remedy
     return str(caught.value)
+
+
+def test_check_readable_leaves_the_content_unread(tmp_path: Path) -> None:
+    for path in (write(tmp_path / "a.csv", b"\0\xff"), tmp_path, Path("-")):
+        check_readable(path)
+    with pytest.raises(DataError, match=r"extension that is not known, '\.doc'"):
+        check_readable(write(tmp_path / "a.doc", "text"))
+    with pytest.raises(DataError, match="There is no file or folder"):
+        check_readable(tmp_path / "b.csv")
 
 
 @pytest.mark.parametrize("zipped", ["", ".gz"])

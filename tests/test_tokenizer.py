@@ -2,6 +2,7 @@
 
 import io
 import json
+import pickle
 import subprocess
 import sys
 import warnings
@@ -187,6 +188,20 @@ def test_save_and_load_give_the_same_tokenizer(tokenizer, tmp_path):
         assert again.encode_batch(ODD_TEXTS) == tokenizer.encode_batch(ODD_TEXTS)
         assert again.encode("</s>") == tokenizer.encode("</s>")
     assert [file.name for file in path.parent.iterdir()] == ["tokenizer.json"]
+
+
+def test_pickled_tokenizer_gives_the_same_ids(tokenizer):
+    again = pickle.loads(pickle.dumps(tokenizer))
+    texts = [*ODD_TEXTS, "le héros</s><pad> <mask>", "</s>"]
+    assert again.encode_batch(texts) == tokenizer.encode_batch(texts)
+    assert tokenizer.end_id not in again.encode("fin</s>")
+
+
+def test_load_takes_a_path_as_a_string(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "tokenizer.json")
+    assert load_tokenizer(str(tmp_path)).fingerprint == tokenizer.fingerprint
+    with pytest.raises(DataError, match=r"Cannot read the tokenizer x+: File name too long\."):
+        load_tokenizer("x" * 300)
 
 
 def test_load_refuses_what_is_no_tokenizer(tmp_path):

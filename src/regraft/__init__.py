@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         RunFolderError,
         TrainingError,
     )
-    from regraft.evaluate import evaluate_run
+    from regraft.evaluate import evaluate
     from regraft.finetune import finetune
     from regraft.generate import generate
     from regraft.ledger import ledger
@@ -42,7 +42,7 @@ __all__ = [
     "TrainingError",
     "__version__",
     "compare",
-    "evaluate_run",
+    "evaluate",
     "finetune",
     "generate",
     "ledger",
@@ -66,7 +66,7 @@ _HOMES = {
     "TextClassifier": "classifier",
     "TrainingError": "errors",
     "compare": "compare",
-    "evaluate_run": "evaluate",
+    "evaluate": "evaluate",
     "finetune": "finetune",
     "generate": "generate",
     "ledger": "ledger",

@@ -4,10 +4,10 @@ Comes in: documents or examples and a tokenizer. Goes out: `Rows` that build any
 numbers, and `epoch_order`, a pure function of (seed, epoch). Knows nothing of models or losses.
 """
 
-import hashlib
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -16,29 +16,42 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regraft.config import DataSettings
-from regraft.errors import DataError
-from regraft.runtime import SILENT, Progress
-from regraft.text import Document, Example, Labels
+from regraft.store import TokenStore
+from regraft.text import Example, Labels
 from regraft.tokenizer import Tokenizer
 
 # A target that counts for nothing: padding.
 IGNORED = -100
 
-# Documents encoded at once: enough to keep the tokenizer's threads busy, few enough to stay flat.
-_ENCODE_CHUNK = 2000
-
 
 @dataclass(frozen=True)
 class Batch:
-    """What one forward pass reads. `targets` are tokens (language model) or classes."""
+    """What one forward pass reads. `targets` are tokens (language model) or classes.
+
+    `segments_BT` numbers the documents of a row from 0, where they are to be kept apart.
+    """
 
     ids_BT: Int[Tensor, "B T"]
     real_BT: Bool[Tensor, "B T"]
     targets: Int[Tensor, "*shape"]
+    segments_BT: Int[Tensor, "B T"] | None = None
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on another device."""
-        return Batch(self.ids_BT.to(device), self.real_BT.to(device), self.targets.to(device))
+        segments_BT = self.segments_BT
+        return Batch(
+            _moved(self.ids_BT, device),
+            _moved(self.real_BT, device),
+            _moved(self.targets, device),
+            None if segments_BT is None else _moved(segments_BT, device),
+        )
+
+
+def _moved(tensor: Tensor, device: torch.device) -> Tensor:
+    if device.type != "cuda" or tensor.is_cuda:
+        return tensor.to(device)
+    # From pinned memory the copy runs beside the computation of the batch before.
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 @runtime_checkable
@@ -51,98 +64,42 @@ class Rows(Protocol):
         """The rows with these numbers, padded on the right to the longest of them."""
 
 
-@dataclass(frozen=True)
-class TokenStore:
-    """All documents' tokens in one array; document i is `ids[offsets[i]:offsets[i + 1]]`.
-
-    Every document begins with the start token and ends with the end token.
-    """
-
-    ids: NDArray[np.uint32]
-    offsets: NDArray[np.int64]
-    num_bytes: int
-
-    @property
-    def num_documents(self) -> int:
-        """How many documents there are."""
-        return len(self.offsets) - 1
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of every token and every border: equal stores train equal models."""
-        digest = hashlib.sha256(self.ids.tobytes())
-        digest.update(self.offsets.tobytes())
-        return digest.hexdigest()[:16]
-
-    def counts(self, *, vocab_size: int) -> NDArray[np.int64]:
-        """How often each token occurs as a target (the start token never does)."""
-        counts = np.bincount(self.ids, minlength=vocab_size)
-        counts[self.ids[0]] -= self.num_documents
-        return counts
-
-    def split(self, *, share: float, seed: int) -> tuple["TokenStore", "TokenStore"]:
-        """(rest, held out): whole documents, drawn by seed."""
-        num_held = round(self.num_documents * share)
-        order = np.random.default_rng(seed).permutation(self.num_documents)
-        held = np.zeros(self.num_documents, dtype=bool)
-        held[order[:num_held]] = True
-        return self._take(~held), self._take(held)
-
-    def _take(self, chosen: NDArray[np.bool_]) -> "TokenStore":
-        lengths = np.diff(self.offsets)
-        ids = self.ids[np.repeat(chosen, lengths)]
-        offsets = np.concatenate([[0], np.cumsum(lengths[chosen])])
-        share = len(ids) / max(len(self.ids), 1)
-        return TokenStore(ids, offsets.astype(np.int64), round(self.num_bytes * share))
-
-
-def build_token_store(
-    documents: Sequence[Document], *, tokenizer: Tokenizer, progress: Progress = SILENT
-) -> TokenStore:
-    """Encode documents; empty ones are left out."""
-    pieces: list[NDArray[np.uint32]] = []
-    lengths: list[int] = []
-    num_bytes = num_tokens = 0
-    progress.start("tokenise", total=len(documents))
-    for start in range(0, len(documents), _ENCODE_CHUNK):
-        chunk = documents[start : start + _ENCODE_CHUNK]
-        texts = [document.text for document in chunk if document.text.strip()]
-        num_bytes += sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
-        for ids in tokenizer.encode_batch(texts):
-            row = [tokenizer.start_id, *ids, tokenizer.end_id]
-            pieces.append(np.array(row, dtype=np.uint32))
-            lengths.append(len(row))
-            num_tokens += len(row)
-        progress.advance(len(chunk), note=f"{num_tokens:,} tokens")
-    progress.finish()
-    if not pieces:
-        raise DataError(
-            "There is no text to learn from: every document is empty.",
-            "Pre-training needs at least one document with words in it.",
-            remedy="Check the files, and --text if the text column has another name.",
-        )
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return TokenStore(np.concatenate(pieces), offsets, num_bytes)
-
-
 class StreamRows:
     """Documents one behind the other, cut into full rows: no padding. For pre-training."""
 
     def __init__(self, store: TokenStore, *, max_length: int) -> None:
         # A row reads max_length tokens and predicts the same shifted by one.
-        num_targets = len(store.ids) - 1
+        num_targets = store.num_tokens - 1
         num_rows = max(num_targets // max_length, 1)
         self._store = store
+        self._start_id = int(store.read(0, 1)[0])
         self._row_length = min(max_length, num_targets)
         self.lengths = np.full(num_rows, self._row_length, dtype=np.int64)
 
     def batch(self, numbers: NDArray[np.int64]) -> Batch:
         """Rows of equal length."""
-        starts_B1 = numbers[:, None] * self._row_length
-        places = starts_B1 + np.arange(self._row_length + 1)
-        rows = torch.from_numpy(self._store.ids[places].astype(np.int64))
-        ids_BT = rows[:, :-1]
-        return Batch(ids_BT, torch.ones_like(ids_BT, dtype=torch.bool), rows[:, 1:])
+        rows = self._rows(self._store.read, numbers)
+        ids_BT, targets_BT = rows[:, :-1], rows[:, 1:]
+        # That a document begins behind the end of another is no achievement: never a target.
+        targets_BT = targets_BT.masked_fill(targets_BT == self._start_id, IGNORED)
+        return Batch(ids_BT, torch.ones_like(ids_BT, dtype=torch.bool), targets_BT)
+
+    def _rows(
+        self, read: Callable[[int, int], NDArray[Any]], numbers: NDArray[np.int64]
+    ) -> Int[Tensor, "B _"]:
+        starts = (numbers * self._row_length).tolist()
+        rows = [read(start, start + self._row_length + 1) for start in starts]
+        return torch.from_numpy(np.stack(rows).astype(np.int64))
+
+
+class IsolatedRows(StreamRows):
+    """The same rows, each told which of its tokens belong to one document."""
+
+    def batch(self, numbers: NDArray[np.int64]) -> Batch:
+        """Rows of equal length, with segments."""
+        documents_BT = self._rows(self._store.document_numbers, numbers)[:, :-1]
+        segments_BT = documents_BT - documents_BT[:, :1]
+        return dataclasses.replace(super().batch(numbers), segments_BT=segments_BT)
 
 
 class DocumentRows:
@@ -155,10 +112,10 @@ class DocumentRows:
 
     def batch(self, numbers: NDArray[np.int64]) -> Batch:
         """Documents padded to the longest of them."""
-        rows = []
-        for number in numbers:
-            start = self._store.offsets[number]
-            rows.append(self._store.ids[start : start + self.lengths[number] + 1])
+        starts = self._store.offsets[numbers]
+        stops = starts + self.lengths[numbers] + 1
+        ends = zip(starts.tolist(), stops.tolist(), strict=True)
+        rows = [self._store.read(start, stop) for start, stop in ends]
         inputs = [row[:-1] for row in rows]
         ids_BT, real_BT = _padded(inputs, pad_id=self._pad_id)
         targets_BT, _ = _padded([row[1:] for row in rows], pad_id=IGNORED)
@@ -172,7 +129,7 @@ class ExampleRows:
         self,
         texts: Sequence[str],
         *,
-        targets: Sequence[int],
+        targets: Sequence[int] | NDArray[np.int64],
         tokenizer: Tokenizer,
         data: DataSettings,
     ) -> None:
@@ -194,9 +151,8 @@ def example_rows(
     examples: Sequence[Example], *, labels: Labels, tokenizer: Tokenizer, data: DataSettings
 ) -> ExampleRows:
     """Rows of labelled examples."""
-    targets = [labels.target(example.label) for example in examples]
     texts = [example.text for example in examples]
-    return ExampleRows(texts, targets=targets, tokenizer=tokenizer, data=data)
+    return ExampleRows(texts, targets=labels.targets(examples), tokenizer=tokenizer, data=data)
 
 
 def language_model_rows(
@@ -205,6 +161,8 @@ def language_model_rows(
     """Rows for pre-training, packed as the settings say."""
     if data.packing == "stream":
         return StreamRows(store, max_length=data.max_length)
+    if data.packing == "isolated":
+        return IsolatedRows(store, max_length=data.max_length)
     return DocumentRows(store, max_length=data.max_length, pad_id=tokenizer.pad_id)
 
 
@@ -234,6 +192,25 @@ def sorted_batches(lengths: NDArray[np.int64], *, batch_size: int) -> list[NDArr
     """Row numbers by length: the least padding, for evaluation, where order does not matter."""
     order = np.argsort(lengths, kind="stable")
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+
+
+def budget_batches(
+    lengths: NDArray[np.int64], *, numbers: NDArray[np.int64], max_tokens: int
+) -> list[NDArray[np.int64]]:
+    """Row numbers in groups of like length whose positions, padding included, fit the budget.
+
+    The longest come first, so that what does not fit in memory shows at once; a row longer than the
+    budget is alone. Within a group rows keep their order: one group is `numbers` itself.
+    """
+    by_length = np.argsort(-lengths[numbers], kind="stable")
+    groups = []
+    start = 0
+    while start < len(numbers):
+        longest = int(lengths[numbers[by_length[start]]])
+        stop = start + max(max_tokens // max(longest, 1), 1)
+        groups.append(numbers[np.sort(by_length[start:stop])])
+        start = stop
+    return groups
 
 
 def _padded(rows: Sequence[NDArray[np.generic]], *, pad_id: int) -> tuple[Tensor, Tensor]:

@@ -14,23 +14,22 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from regraft.batches import ExampleRows, example_rows
-from regraft.checkpoint import RunFolder, RunInfo, load_run
 from regraft.config import Settings, resolve
-from regraft.errors import ConfigError, DataError
-from regraft.evaluate import class_probabilities
+from regraft.errors import ConfigError, DataError, RegraftError
+from regraft.evaluate import class_probabilities, cut_share
 from regraft.finetune import (
     VALID_SHARE,
     EpochRecord,
     Start,
-    base_preset,
     examples_fingerprint,
     start_from_base,
     start_from_scratch,
     train_classifier,
 )
 from regraft.heads import Model
+from regraft.runfolder import RunFolder, RunInfo, load_run, read_settings
 from regraft.runtime import SILENT, Progress
-from regraft.text import Example, labels_of, split_examples
+from regraft.text import Example, check_trainable, labels_of, split_examples
 from regraft.tokenizer import Tokenizer
 
 
@@ -73,13 +72,9 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "Each text needs one label.",
                 remedy="Check X and y.",
             )
-        if len(classes) < 2:
-            found = f"one label only, {classes.tolist()[0]!r}" if len(classes) else "no labels"
-            raise DataError(
-                f"y holds {found}.",
-                "A classifier needs at least two classes.",
-                remedy="Add examples of another class.",
-            )
+        check_trainable(
+            [Example(text, str(classes[t]), "y", 1) for text, t in zip(texts, targets, strict=True)]
+        )
         # Inside, labels are strings in the order of classes_, so that order survives any type.
         digits = len(str(len(classes)))
         examples = [
@@ -125,6 +120,11 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             tokenizer=self.tokenizer_,
             data=self.settings_.data,
         )
+        if rows.num_cut:
+            progress.say(
+                f"{cut_share(rows):.1%} of the texts are longer than "
+                f"{self.settings_.data.max_length} tokens and were cut."
+            )
         progress.start("predict", total=len(texts))
         probabilities_NC = class_probabilities(self.model_, rows, on_batch=progress.advance)
         progress.finish()
@@ -140,6 +140,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Write a run folder, as `regraft finetune` writes it. Labels are saved as strings."""
         check_is_fitted(self, "model_")
         folder = RunFolder(Path(run_dir))
+        folder.check_free(resume=False)
+        is_new = not folder.run_dir.exists()
         info = RunInfo(
             kind="classifier",
             status="training",
@@ -147,8 +149,18 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             base=None if self.base is None else {"run_dir": str(self.base)},
             fingerprints=self.fingerprints_,
         )
-        info = folder.start(info, settings=self.settings_, tokenizer=self.tokenizer_, resume=False)
-        folder.finish(info, model=self.model_)
+        try:
+            info = folder.start(
+                info, settings=self.settings_, tokenizer=self.tokenizer_, resume=False
+            )
+            folder.finish(info, model=self.model_)
+        except RegraftError:
+            # There is no training to resume: a folder without its weights would only be in the way.
+            for name in ("run.json", "config.json", "tokenizer.json", "model.safetensors"):
+                (folder.run_dir / name).unlink(missing_ok=True)
+            if is_new and folder.run_dir.exists():
+                folder.run_dir.rmdir()
+            raise
         return folder.run_dir
 
     @classmethod
@@ -176,8 +188,13 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "train.epochs": self.epochs,
             **(self.settings or {}),
         }
-        preset = self.preset or base_preset(self.base)
-        settings = resolve("finetune", preset=preset, size=self.size, overrides=overrides)
+        settings = resolve(
+            "finetune",
+            preset=self.preset,
+            size=self.size,
+            overrides=overrides,
+            base=None if self.base is None else read_settings(Path(self.base)),
+        )
         if self.base is not None:
             return start_from_base(Path(self.base), settings=settings)
         return start_from_scratch(texts, settings=settings, tokenizer_path=None, progress=progress)

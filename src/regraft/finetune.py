@@ -15,14 +15,16 @@ import numpy as np
 import torch
 
 from regraft.batches import ExampleRows, example_rows
-from regraft.checkpoint import LoadedRun, RunFolder, RunInfo, load_run, read_settings
-from regraft.config import DEFAULT_PRESET, Settings, resolve
+from regraft.checkpoint import kept_steps
+from regraft.config import Settings, resolve
 from regraft.errors import ConfigError, DataError
 from regraft.evaluate import class_probabilities, cut_share
 from regraft.heads import Model, Transplant, build_classifier, graft
 from regraft.metrics import accuracy
 from regraft.objectives import classify
-from regraft.runtime import SILENT, Progress, device, fingerprint, interruptible, seeded
+from regraft.parallel import is_restarted, joined, world
+from regraft.runfolder import LoadedRun, RunFolder, RunInfo, load_run, read_info, read_settings
+from regraft.runtime import SILENT, Progress, device, fingerprint, seeded
 from regraft.text import (
     Example,
     check_labels_known,
@@ -32,7 +34,7 @@ from regraft.text import (
     split_examples,
 )
 from regraft.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
-from regraft.trainer import build_state, steps
+from regraft.trainer import build_state
 
 # Share of the training examples that become valid when no valid file is given.
 VALID_SHARE = 0.15
@@ -110,11 +112,6 @@ class Start:
         return model, None
 
 
-def base_preset(base: str | Path | None) -> str:
-    """The preset to fine-tune with when none is named: the base's own."""
-    return DEFAULT_PRESET if base is None else read_settings(Path(base)).preset
-
-
 def start_from_base(run_dir: Path, *, settings: Settings) -> Start:
     """The base decides tokenizer and shape; dropout, pooling and training are the settings'."""
     base = load_run(run_dir, kind="language-model")
@@ -159,9 +156,45 @@ def finetune(
     `base` is the run folder of a language model, or None for scratch. Without `valid`, a part of
     train is held out. With `resume` the run in `out` goes on from its last checkpoint.
     """
-    settings = settings or resolve("finetune", preset=base_preset(base))
+    settings = settings or resolve(
+        "finetune", base=None if base is None else read_settings(Path(base))
+    )
+    if base is not None and tokenizer_path is not None:
+        raise ConfigError(
+            f"The base {base} has a tokenizer of its own; {tokenizer_path} cannot replace it.",
+            "Its weights know the ids of the tokenizer it was pre-trained with.",
+            remedy="Leave the tokenizer away, or start from scratch.",
+        )
     folder = RunFolder(Path(out))
-    folder.check_free(resume=resume)
+    with joined():
+        resume = resume or is_restarted()
+        progress = progress if world().is_first else SILENT
+        if world().is_first:
+            folder.check_free(resume=resume)
+        with folder.locked():
+            return _finetune(
+                base=base,
+                train=train,
+                valid=valid,
+                folder=folder,
+                settings=settings,
+                tokenizer_path=tokenizer_path,
+                resume=resume,
+                progress=progress,
+            )
+
+
+def _finetune(
+    *,
+    base: str | Path | None,
+    train: str | Path,
+    valid: str | Path | None,
+    folder: RunFolder,
+    settings: Settings,
+    tokenizer_path: str | Path | None,
+    resume: bool,
+    progress: Progress,
+) -> FinetuneResult:
     train_examples, valid_examples = load_splits(
         train, valid=valid, settings=settings, progress=progress
     )
@@ -187,7 +220,10 @@ def finetune(
             "base": start.fingerprint,
         },
     )
-    info = folder.start(info, settings=settings, tokenizer=start.tokenizer, resume=resume)
+    if world().is_first:
+        folder.start(info, settings=settings, tokenizer=start.tokenizer, resume=resume)
+    world().wait()
+    info = read_info(folder.run_dir)
     if info.status == "complete":
         progress.say(f"{folder.run_dir} is complete already.")
         return FinetuneResult.from_dict(info.result)
@@ -279,10 +315,15 @@ def train_classifier(
     state = build_state(model.to(device()), settings=train, num_rows=len(rows.lengths))
     history: list[EpochRecord] = []
     losses: list[float] = []
-    if folder is not None and (extra := folder.load_checkpoint(state)) is not None:
+    checkpoints = None
+    if folder is not None:
+        checkpoints = folder.checkpoints(keep=train.keep_checkpoints)
+        extra = checkpoints.load(state, progress=progress) or {"history": [], "losses": []}
+        folder.truncate_metrics(after=state.step if state.step else -1)
         history = [EpochRecord(**values) for values in extra["history"]]
         losses = extra["losses"]
-        progress.say(f"Resuming {folder.run_dir} after step {state.step:,}.")
+        if state.step:
+            progress.say(f"Resuming {folder.run_dir} after step {state.step:,}.")
         yield from history
 
     def record_epoch() -> EpochRecord:
@@ -299,37 +340,31 @@ def train_classifier(
             folder.log(_log_entry(record))
         return record
 
-    budget_seconds = None if train.minutes is None else train.minutes * 60
-    progress.start("fine-tune", total=budget_seconds or state.total_steps)
-    progress.advance(state.seconds if budget_seconds else state.step)
     if not history:
         yield record_epoch()
-    objective = classify(_class_weights(rows, settings=settings))
-    with interruptible() as interruption:
-        for record in steps(state, rows=rows, objective=objective, settings=train):
-            losses.append(record.loss)
-            if record.is_epoch_end:
-                yield record_epoch()
-            progress.advance(
-                record.seconds if budget_seconds else 1,
-                note=f"epoch {record.epoch + 1}  loss {record.loss:.3f}  "
-                f"valid {history[-1].valid_accuracy:.1%}",
-            )
-            due = train.checkpoint_every and record.step % train.checkpoint_every == 0
-            if folder is not None and (due or interruption.requested):
-                past = [dataclasses.asdict(entry) for entry in history]
-                folder.save_checkpoint(
-                    state,
-                    keep=train.keep_checkpoints,
-                    extra={"history": past, "losses": losses},
-                )
-            if interruption.requested:
-                progress.finish()
-                raise KeyboardInterrupt
+    for record in kept_steps(
+        state,
+        rows=rows,
+        objective=classify(_class_weights(rows, settings=settings)),
+        settings=train,
+        checkpoints=checkpoints,
+        extra=lambda: {
+            "history": [dataclasses.asdict(entry) for entry in history],
+            "losses": losses,
+        },
+        name="fine-tune",
+        note=lambda record: (
+            f"epoch {record.epoch + 1}  loss {record.loss:.3f}  "
+            f"valid {history[-1].valid_accuracy:.1%}"
+        ),
+        progress=progress,
+    ):
+        losses.append(record.loss)
+        if record.is_epoch_end:
+            yield record_epoch()
     # A length in steps or minutes may end within an epoch.
     if history[-1].step < state.step:
         yield record_epoch()
-    progress.finish()
 
 
 def _log_entry(record: EpochRecord) -> dict[str, Any]:
@@ -337,7 +372,7 @@ def _log_entry(record: EpochRecord) -> dict[str, Any]:
         "step": record.step,
         "epoch": record.epoch,
         "loss": record.train_loss,
-        "eval_accuracy": record.valid_accuracy,
+        "valid_accuracy": record.valid_accuracy,
     }
 
 
@@ -347,7 +382,7 @@ def _valid_accuracy(model: Model, rows: ExampleRows) -> float:
 
 def _class_weights(rows: ExampleRows, *, settings: Settings) -> torch.Tensor | None:
     """Inverse frequency, scaled so that the mean weight of an example is 1."""
-    if settings.train.class_weight == "none":
+    if settings.train.class_weight is None:
         return None
     counts_C = np.bincount(rows.targets)
     weights_C = len(rows.targets) / (len(counts_C) * np.maximum(counts_C, 1))

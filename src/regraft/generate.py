@@ -10,10 +10,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regraft.checkpoint import LoadedRun, load_run
 from regraft.errors import ConfigError
 from regraft.model import KeyValueCache
+from regraft.runfolder import LoadedRun, load_run
 from regraft.runtime import seed_generator
+
+# Below, the scores divided by it overflow and it is greedy in all but name; above, it is noise.
+LOWEST_TEMPERATURE = 0.01
+HIGHEST_TEMPERATURE = 100
 
 
 @torch.no_grad()
@@ -78,8 +82,11 @@ def _choose(
 
 def _check(*, temperature: float, top_k: int | None, top_p: float | None, max_tokens: int) -> None:
     problems = []
-    if temperature < 0:
-        problems.append(f"temperature is {temperature}, it must be 0 (greedy) or more")
+    if temperature != 0 and not LOWEST_TEMPERATURE <= temperature <= HIGHEST_TEMPERATURE:
+        problems.append(
+            f"temperature is {temperature}, it must be 0 (greedy) or lie between "
+            f"{LOWEST_TEMPERATURE} and {HIGHEST_TEMPERATURE}"
+        )
     if top_k is not None and top_k < 1:
         problems.append(f"top_k is {top_k}, it must be 1 or more")
     if top_p is not None and not 0 < top_p <= 1:

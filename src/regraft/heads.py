@@ -5,8 +5,9 @@ always `Model(backbone, head)`; `graft` keeps the first and replaces the second.
 """
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -16,6 +17,8 @@ from regraft.config import ModelSettings
 from regraft.model import Backbone
 
 Pooling = Literal["last", "mean", "first"]
+Input = TypeVar("Input")
+Output = TypeVar("Output")
 
 
 def pool(
@@ -83,6 +86,10 @@ class Model(nn.Module):
         real_BT = torch.ones_like(ids_BT, dtype=torch.bool) if real_BT is None else real_BT
         scores: Tensor = self.head(self.backbone(ids_BT, real_BT=real_BT), real_BT=real_BT)
         return scores
+
+    def compute(self, function: Callable[["Model", Input], Output], given: Input) -> Output:
+        """`function(self, given)`. Sharded weights (FSDP) are whole only inside such a method."""
+        return function(self, given)
 
 
 def build_language_model(settings: ModelSettings, *, vocab_size: int) -> Model:

@@ -6,8 +6,7 @@ but this file.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -18,17 +17,21 @@ from torch.nn import functional as F
 from regraft.batches import IGNORED, Batch
 from regraft.heads import Model
 
-# Positions whose scores over the vocabulary exist at once. Measured 2026-11-15 on two cores at
-# V 50,001 and 8,192: 512 is the fastest of 128 ... 1024, and a fourth of the time of all at once.
-CHUNK = 512
+# Positions whose scores over the vocabulary exist at once.
+CHUNK = 256
+
+# Vocabulary from which on the scores lie transposed.
+TRANSPOSED_FROM = 4096
 
 
-@dataclass(frozen=True)
-class LossSum:
-    """Summed loss in nats, and how many targets it is summed over."""
+class LossSum(NamedTuple):
+    """Summed loss in nats, and how many targets it is summed over.
+
+    A tuple, because FSDP looks for tensors with gradients in tuples and not in other objects.
+    """
 
     total: Tensor
-    count: int
+    count: int  # type: ignore[assignment] # the field hides tuple.count, which nobody needs here
 
 
 Objective = Callable[[Model, Batch], LossSum]
@@ -36,13 +39,11 @@ Objective = Callable[[Model, Batch], LossSum]
 
 def causal(model: Model, batch: Batch) -> LossSum:
     """Predict the next token from those before it (the lab's objective)."""
-    hidden_BTD = model.backbone(batch.ids_BT, real_BT=batch.real_BT)
-    wanted = batch.targets != IGNORED
+    hidden_BTD = model.backbone(batch.ids_BT, real_BT=batch.real_BT, segments_BT=batch.segments_BT)
+    hidden_ND, targets_N = _at_targets(hidden_BTD, batch.targets)
     linear = model.head.linear
-    total = linear_cross_entropy(
-        hidden_BTD[wanted], linear.weight, linear.bias, batch.targets[wanted]
-    )
-    return LossSum(total, int(wanted.sum()))
+    total = linear_cross_entropy(hidden_ND, linear.weight, linear.bias, targets_N)
+    return LossSum(total, len(targets_N))
 
 
 def classify(class_weights_C: Float[Tensor, " C"] | None = None) -> Objective:
@@ -57,13 +58,31 @@ def classify(class_weights_C: Float[Tensor, " C"] | None = None) -> Objective:
     return objective
 
 
+def _at_targets(
+    hidden_BTD: Float[Tensor, "B T D"], targets_BT: Int[Tensor, "B T"]
+) -> tuple[Float[Tensor, "N D"], Int[Tensor, " N"]]:
+    """The vectors at positions that have a target, and these targets: the head runs there only."""
+    hidden_ND, targets_N = hidden_BTD.flatten(0, 1), targets_BT.flatten()
+    places_N = (targets_N != IGNORED).nonzero().squeeze(1)
+    if len(places_N) == len(targets_N):
+        return hidden_ND, targets_N
+    return hidden_ND.index_select(0, places_N), targets_N.index_select(0, places_N)
+
+
 def linear_cross_entropy(
     hidden_ND: Float[Tensor, "N D"],
     weight_VD: Float[Tensor, "V D"],
     bias_V: Float[Tensor, " V"],
     targets_N: Int[Tensor, " N"],
 ) -> Float[Tensor, ""]:
-    """Summed cross-entropy of a linear layer, without ever holding all N x V scores."""
+    """Summed cross-entropy of a linear layer, without ever holding all N x V scores.
+
+    Beyond the inputs and their gradients it needs one chunk of scores, however large N is. Under
+    autocast the products are made in its precision; the softmax and the sums stay in full.
+    """
+    if not torch.is_grad_enabled():
+        # A Function is told that weights need gradients even where nobody will ask for them.
+        hidden_ND, weight_VD, bias_V = hidden_ND.detach(), weight_VD.detach(), bias_V.detach()
     total: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
         hidden_ND, weight_VD, bias_V, targets_N
     )
@@ -71,39 +90,80 @@ def linear_cross_entropy(
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Gradients are made in the forward pass, chunk by chunk, while the scores are at hand.
-
-    Scores are laid out V x N: for large V the product W h' runs faster than h W'.
-    """
+    """Gradients are made in the forward pass, chunk by chunk, while the scores are at hand."""
 
     @staticmethod
     def forward(
         ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor
     ) -> Tensor:
-        needs_gradient = any(ctx.needs_input_grad)
-        total = hidden_ND.new_zeros(())
-        grad_hidden = torch.empty_like(hidden_ND)
-        grad_weight = torch.zeros_like(weight_VD)
-        grad_bias = torch.zeros_like(bias_V)
-        for start in range(0, len(hidden_ND), CHUNK):
-            hidden = hidden_ND[start : start + CHUNK]
-            targets = targets_N[start : start + CHUNK]
-            scores_VN = torch.addmm(bias_V.unsqueeze(1), weight_VD, hidden.T)
-            log_sum_N = scores_VN.logsumexp(dim=0)
-            total += (log_sum_N - scores_VN.gather(0, targets.unsqueeze(0)).squeeze(0)).sum()
-            if needs_gradient:
-                # d loss / d scores = probabilities, less one at the target.
-                grad_VN = scores_VN.sub_(log_sum_N).exp_()
-                grad_VN[targets, torch.arange(len(targets), device=targets.device)] -= 1
-                torch.mm(grad_VN.T, weight_VD, out=grad_hidden[start : start + CHUNK])
-                grad_weight.addmm_(grad_VN, hidden)
-                grad_bias += grad_VN.sum(dim=1)
-        if needs_gradient:
-            ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
+        wants_hidden, wants_weight, wants_bias, _ = ctx.needs_input_grad
+        grad_hidden = torch.empty_like(hidden_ND) if wants_hidden else None
+        grad_weight = torch.zeros_like(weight_VD) if wants_weight else None
+        grad_bias = torch.zeros_like(bias_V) if wants_bias else None
+        total = bias_V.new_zeros(())
+        weight, bias = _as_autocast(weight_VD), _as_autocast(bias_V)
+        buffer_NV = _score_buffer(min(len(hidden_ND), CHUNK), like=weight)
+        with torch.autocast(weight.device.type, enabled=False):
+            for start in range(0, len(hidden_ND), CHUNK):
+                chunk = slice(start, start + CHUNK)
+                hidden = hidden_ND[chunk].to(weight)
+                scores_NV = torch.addmm(bias, hidden, weight.T, out=buffer_NV[: len(hidden)])
+                loss, grad_NV = _loss_and_gradient(scores_NV.to(total), targets_N[chunk])
+                total += loss
+                if grad_bias is not None:
+                    grad_bias += grad_NV.sum(dim=0)
+                grad_NV = grad_NV.to(weight)
+                if grad_hidden is not None:
+                    grad_hidden[chunk] = grad_NV @ weight
+                if grad_weight is not None:
+                    _add_product(grad_weight, grad_NV.T, hidden)
+        ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_total: Tensor) -> tuple[Tensor | None, ...]:
-        grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
-        return grad_hidden * grad_total, grad_weight * grad_total, grad_bias * grad_total, None
+        # 1 in the trainer, which divides later. On a GPU to look at it would mean to wait for it.
+        if grad_total.is_cpu and grad_total.item() == 1:
+            return (*ctx.saved_tensors, None)
+        return (*(None if grad is None else grad * grad_total for grad in ctx.saved_tensors), None)
+
+
+def _loss_and_gradient(scores_NV: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
+    """(summed cross-entropy, its gradient by the scores). The gradient takes the scores' place."""
+    targets_N1 = targets_N.unsqueeze(1)
+    target_scores_N1 = scores_NV.gather(1, targets_N1)
+    top_N1 = scores_NV.amax(dim=1, keepdim=True)
+    exp_NV = scores_NV.sub_(top_N1).exp_()
+    sum_N1 = exp_NV.sum(dim=1, keepdim=True)
+    loss = (sum_N1.log() + top_N1 - target_scores_N1).sum()
+    # Probabilities, less one at the target.
+    grad_NV = exp_NV.div_(sum_N1)
+    return loss, grad_NV.scatter_add_(1, targets_N1, -torch.ones_like(sum_N1))
+
+
+def _score_buffer(num_rows: int, *, like: Tensor) -> Tensor:
+    """Room for the scores of one chunk, reused by all: fresh memory costs a page fault per 4 KiB.
+
+    Beyond a small vocabulary it lies transposed, V x N in memory, where products run faster.
+    """
+    vocab_size = len(like)
+    if vocab_size < TRANSPOSED_FROM:
+        return like.new_empty(num_rows, vocab_size)
+    return like.new_empty(vocab_size, num_rows).T
+
+
+def _as_autocast(tensor: Tensor) -> Tensor:
+    """The tensor in the precision autocast asks for, if it is on."""
+    device = tensor.device.type
+    if torch.is_autocast_enabled(device):
+        return tensor.to(torch.get_autocast_dtype(device))
+    return tensor
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total += left @ right; in full precision even where the factors are not."""
+    if total.dtype == left.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left @ right

@@ -4,25 +4,32 @@ Comes in: files, settings, a folder. Goes out: the folder and a `PretrainResult`
 above it; the loop, the objective and the file formats are theirs.
 """
 
+import contextlib
 import dataclasses
-import math
+import shutil
+import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regraft.batches import Rows, TokenStore, build_token_store, language_model_rows
-from regraft.checkpoint import RunFolder, RunInfo
-from regraft.config import Settings, TrainSettings, resolve
+from regraft.batches import Rows, language_model_rows
+from regraft.checkpoint import kept_steps
+from regraft.config import DataSettings, Settings, TrainSettings, resolve
 from regraft.evaluate import language_model_loss
 from regraft.heads import build_language_model
 from regraft.metrics import bits_per_byte, unigram_entropy
 from regraft.objectives import causal
-from regraft.runtime import SILENT, Progress, device, interruptible, seeded
-from regraft.text import Document, read_documents
+from regraft.parallel import is_restarted, joined, world
+from regraft.runfolder import RunFolder, RunInfo, read_info
+from regraft.runtime import SILENT, Progress, device, seeded
+from regraft.shards import source_fingerprint, write_store
+from regraft.store import TokenStore, is_store, open_store
+from regraft.text import read_documents
 from regraft.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
-from regraft.trainer import StepRecord, TrainState, build_state, steps
+from regraft.trainer import StepRecord, TrainState, build_state
 
 # Enough for a steady validation loss (its standard error is then about 0.03 nats), few enough to
 # cost seconds even with a vocabulary of 50,000. Their time counts against a budget in minutes.
@@ -44,6 +51,9 @@ class PretrainResult:
     vocab_size: int
     seconds: float
     tokens_per_second: float
+    padding_share: float
+    num_threads: int | None
+    num_processes: int
     valid_loss: float
     unigram_entropy: float
     bits_per_byte: float
@@ -70,24 +80,48 @@ def pretrain(
     """
     settings = settings or resolve("pretrain")
     folder = RunFolder(Path(out))
-    folder.check_free(resume=resume)
-    documents = list(read_documents(texts, data=settings.data))
-    if resume and folder.exists:
-        tokenizer = load_tokenizer(folder.run_dir / "tokenizer.json")
-    else:
-        tokenizer = _tokenizer(documents, path=tokenizer_path, settings=settings, progress=progress)
-    store = build_token_store(documents, tokenizer=tokenizer, progress=progress)
-    fingerprints = {"text": store.fingerprint, "tokenizer": tokenizer.fingerprint}
-    info = RunInfo(kind="language-model", status="training", fingerprints=fingerprints)
-    info = folder.start(info, settings=settings, tokenizer=tokenizer, resume=resume)
+    with joined():
+        resume = resume or is_restarted()
+        progress = progress if world().is_first else SILENT
+        if world().is_first:
+            folder.check_free(resume=resume)
+        with folder.locked(), _without_standard_input(texts) as files:
+            return _pretrain(
+                files,
+                folder=folder,
+                settings=settings,
+                tokenizer_path=tokenizer_path,
+                resume=resume,
+                progress=progress,
+            )
+
+
+def _pretrain(
+    texts: Sequence[str | Path],
+    *,
+    folder: RunFolder,
+    settings: Settings,
+    tokenizer_path: str | Path | None,
+    resume: bool,
+    progress: Progress,
+) -> PretrainResult:
+    tokenizer, info = _begin(
+        texts,
+        folder=folder,
+        settings=settings,
+        tokenizer_path=tokenizer_path,
+        resume=resume,
+        progress=progress,
+    )
     if info.status == "complete":
         progress.say(f"{folder.run_dir} is complete already.")
         return PretrainResult(**info.result)
+    store = _store(texts, folder=folder, tokenizer=tokenizer, data=settings.data, progress=progress)
 
     train_store, valid_store = _split(store, settings=settings, progress=progress)
     entropy = unigram_entropy(train_store.counts(vocab_size=tokenizer.vocab_size))
     progress.say(
-        f"{store.num_documents:,} documents, {len(store.ids):,} tokens, vocabulary "
+        f"{store.num_documents:,} documents, {store.num_tokens:,} tokens, vocabulary "
         f"{tokenizer.vocab_size:,}. Unigram entropy, the line to beat: {entropy:.3f} nats a token."
     )
     with seeded(settings.train.seed, stream="weights"):
@@ -95,17 +129,24 @@ def pretrain(
     rows = language_model_rows(train_store, tokenizer=tokenizer, data=settings.data)
     valid_rows = language_model_rows(valid_store, tokenizer=tokenizer, data=settings.data)
     state = build_state(model.to(device()), settings=settings.train, num_rows=len(rows.lengths))
+
+    def bits(loss: float) -> float:
+        return bits_per_byte(loss, num_tokens=store.num_targets, num_bytes=store.num_bytes)
+
     _train(
         state,
         folder=folder,
         rows=rows,
         valid_rows=valid_rows,
         settings=settings,
-        tokens_per_byte=len(store.ids) / store.num_bytes,
+        bits=bits,
         progress=progress,
     )
 
     valid_loss = language_model_loss(model, valid_rows, max_tokens=VALID_TOKENS)
+    folder.log(
+        {"step": state.step, "valid_loss": valid_loss, "valid_bits_per_byte": bits(valid_loss)}
+    )
     result = PretrainResult(
         run_dir=str(folder.run_dir),
         num_steps=state.step,
@@ -114,28 +155,107 @@ def pretrain(
         vocab_size=tokenizer.vocab_size,
         seconds=state.seconds,
         tokens_per_second=state.num_tokens / state.seconds,
+        padding_share=state.padding_share,
+        num_threads=state.num_threads,
+        num_processes=world().size,
         valid_loss=valid_loss,
         unigram_entropy=entropy,
-        bits_per_byte=bits_per_byte(
-            valid_loss, num_tokens=len(store.ids), num_bytes=store.num_bytes
-        ),
+        bits_per_byte=bits(valid_loss),
         beats_unigram=valid_loss < entropy,
     )
     folder.finish(dataclasses.replace(info, result=result.to_dict()), model=model)
     return result
 
 
+def _begin(
+    texts: Sequence[str | Path],
+    *,
+    folder: RunFolder,
+    settings: Settings,
+    tokenizer_path: str | Path | None,
+    resume: bool,
+    progress: Progress,
+) -> tuple[Tokenizer, RunInfo]:
+    """The run folder with its tokenizer in it, made by the first process for all."""
+    if world().is_first:
+        tokenizer = _tokenizer(
+            texts,
+            path=folder.run_dir if resume and folder.exists else tokenizer_path,
+            settings=settings,
+            progress=progress,
+        )
+        fingerprints = {
+            "text": _text_fingerprint(texts, tokenizer=tokenizer, progress=progress),
+            "tokenizer": tokenizer.fingerprint,
+        }
+        info = RunInfo(kind="language-model", status="training", fingerprints=fingerprints)
+        folder.start(info, settings=settings, tokenizer=tokenizer, resume=resume)
+    world().wait()
+    return load_tokenizer(folder.run_dir), read_info(folder.run_dir)
+
+
 def _tokenizer(
-    documents: Sequence[Document],
+    texts: Sequence[str | Path],
     *,
     path: str | Path | None,
     settings: Settings,
     progress: Progress,
 ) -> Tokenizer:
+    """The tokenizer given, else the token store's own, else one trained on the text."""
+    if path is None and _is_store(texts):
+        path = texts[0]
     if path is not None:
-        return load_tokenizer(Path(path))
-    texts = (document.text for document in documents)
-    return train_tokenizer(texts, settings=settings.tokenizer, progress=progress)
+        return load_tokenizer(path)
+    documents = read_documents(texts, data=settings.data)
+    return train_tokenizer(
+        (document.text for document in documents), settings=settings.tokenizer, progress=progress
+    )
+
+
+def _is_store(texts: Sequence[str | Path]) -> bool:
+    return len(texts) == 1 and is_store(texts[0])
+
+
+def _text_fingerprint(
+    texts: Sequence[str | Path], *, tokenizer: Tokenizer, progress: Progress
+) -> str:
+    if _is_store(texts):
+        return open_store(texts[0], tokenizer=tokenizer).fingerprint
+    fingerprint = source_fingerprint(texts, progress=progress)
+    assert fingerprint is not None, "standard input was saved to a file"
+    return fingerprint
+
+
+def _store(
+    texts: Sequence[str | Path],
+    *,
+    folder: RunFolder,
+    tokenizer: Tokenizer,
+    data: DataSettings,
+    progress: Progress,
+) -> TokenStore:
+    """The token store given, or one in the run folder, written once: each process maps it."""
+    if _is_store(texts):
+        return open_store(texts[0], tokenizer=tokenizer)
+    if world().is_first:
+        write_store(
+            texts, data=data, tokenizer=tokenizer, store_dir=folder.tokens_dir, progress=progress
+        )
+    world().wait()
+    return open_store(folder.tokens_dir, tokenizer=tokenizer)
+
+
+@contextlib.contextmanager
+def _without_standard_input(texts: Sequence[str | Path]) -> Iterator[list[str | Path]]:
+    """The same paths with standard input saved to a file: text is read more than once."""
+    if Path("-") not in map(Path, texts):
+        yield list(texts)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "standard-input.txt"
+        with path.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        yield [path if Path(text) == Path("-") else text for text in texts]
 
 
 def _split(
@@ -161,53 +281,48 @@ def _train(
     rows: Rows,
     valid_rows: Rows,
     settings: Settings,
-    tokens_per_byte: float,
+    bits: Callable[[float], float],
     progress: Progress,
 ) -> None:
-    """Consume the loop: log, validate, save. Ctrl-C and SIGTERM save before they leave."""
+    """Consume the loop: validate and log."""
     train = settings.train
-    recent: list[StepRecord] = []
-    if (extra := folder.load_checkpoint(state)) is not None:
-        recent = [StepRecord(**values) for values in extra.get("recent", [])]
+    checkpoints = folder.checkpoints(keep=train.keep_checkpoints)
+    extra = checkpoints.load(state, progress=progress) or {"recent": []}
+    folder.truncate_metrics(after=state.step if state.step else -1)
+    if state.step:
         progress.say(f"Resuming {folder.run_dir} after step {state.step:,}.")
-    budget_seconds = None if train.minutes is None else train.minutes * 60
-    progress.start("pre-train", total=budget_seconds or state.total_steps)
-    progress.advance(state.seconds if budget_seconds else state.step)
-    valid_note = ""
-    with interruptible() as interruption:
-        for record in steps(state, rows=rows, objective=causal, settings=train):
-            recent.append(record)
-            validation_seconds = 0.0
-            if _is_validation(record, state=state, settings=train):
-                validation_start = time.perf_counter()
-                valid_loss = language_model_loss(state.model, valid_rows, max_tokens=VALID_TOKENS)
-                validation_seconds = time.perf_counter() - validation_start
-                state.seconds += validation_seconds
-                bits = valid_loss * tokens_per_byte / math.log(2)
-                valid_note = f"valid {valid_loss:.3f} = {bits:.2f} bits/byte  "
-                folder.log(
-                    {"step": record.step, "eval_loss": valid_loss, "eval_bits_per_byte": bits}
-                )
-            if len(recent) == LOG_EVERY:
-                folder.log(_log_entry(recent))
-                recent = []
-            progress.advance(
-                record.seconds + validation_seconds if budget_seconds else 1,
-                note=f"loss {record.loss:.3f}  {valid_note}"
-                f"{record.tokens_per_second:,.0f} tokens/s",
+    recent = [StepRecord(**values) for values in extra["recent"]]
+    latest = {"valid": ""}
+    for record in kept_steps(
+        state,
+        rows=rows,
+        objective=causal,
+        settings=train,
+        checkpoints=checkpoints,
+        extra=lambda: {"recent": [dataclasses.asdict(entry) for entry in recent]},
+        name="pre-train",
+        note=lambda record: (
+            f"loss {record.loss:.3f}  {latest['valid']}{record.tokens_per_second:,.0f} tokens/s"
+        ),
+        progress=progress,
+    ):
+        recent.append(record)
+        if _is_validation(record, state=state, settings=train):
+            validation_start = time.perf_counter()
+            valid_loss = language_model_loss(state.model, valid_rows, max_tokens=VALID_TOKENS)
+            valid_bits = bits(valid_loss)
+            latest["valid"] = f"valid {valid_loss:.3f} = {valid_bits:.2f} bits/byte  "
+            folder.log(
+                {"step": record.step, "valid_loss": valid_loss, "valid_bits_per_byte": valid_bits}
             )
-            due = train.checkpoint_every and record.step % train.checkpoint_every == 0
-            if due or interruption.requested:
-                unlogged = [dataclasses.asdict(entry) for entry in recent]
-                folder.save_checkpoint(
-                    state, keep=train.keep_checkpoints, extra={"recent": unlogged}
-                )
-            if interruption.requested:
-                progress.finish()
-                raise KeyboardInterrupt
+            # As the steps' own time: the mean over processes.
+            seconds = time.perf_counter() - validation_start
+            state.seconds += world().sums(seconds)[0] / world().size
+        if len(recent) == LOG_EVERY:
+            folder.log(_log_entry(recent))
+            recent.clear()
     if recent:
         folder.log(_log_entry(recent))
-    progress.finish()
 
 
 def _is_validation(record: StepRecord, *, state: TrainState, settings: TrainSettings) -> bool:

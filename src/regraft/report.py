@@ -11,14 +11,15 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
-from itertools import zip_longest
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regraft.compare import ArmSummary, Comparison, PairedTest
+from regraft.arms import ArmsFolder
+from regraft.compare import REPORT_NAME, ArmSummary, Comparison, PairedTest
+from regraft.config import flat
 from regraft.metrics import Interval
 from regraft.runtime import write_json, write_text, write_whole
 
@@ -44,17 +45,23 @@ _PAGE_COLOURS = {**_ARM_COLOURS, "ink": _INK, "muted": _MUTED, "grid": _GRID}
 _FONT_POINTS = 11
 
 
-def write_report(comparison: Comparison, out_dir: Path) -> dict[str, Path]:
-    """Write every form of the report; the paths by file name."""
+def write_report(comparison: Comparison, out_dir: str | Path) -> dict[str, Path]:
+    """Write every form of the report; the paths by file name.
+
+    What `compare` kept in this folder to go on with is then of no use, and removed.
+    """
+    out_dir = Path(out_dir)
     figure = accuracy_figure(comparison)
-    names = ("report.html", "report.md", "report.json", "accuracy.png", "accuracy.svg")
+    names = ("report.html", "report.md", REPORT_NAME, "accuracy.png", "accuracy.svg")
     paths = {name: out_dir / name for name in names}
     svg = _svg(figure)
     write_whole(paths["accuracy.png"], lambda file: figure.savefig(file, format="png", dpi=200))
     write_text(paths["accuracy.svg"], svg)
-    write_json(paths["report.json"], comparison_to_dict(comparison))
     write_text(paths["report.md"], comparison_to_markdown(comparison))
     write_text(paths["report.html"], comparison_to_html(comparison, svg=svg))
+    # Last: its presence says that the comparison has ended.
+    write_json(paths[REPORT_NAME], comparison_to_dict(comparison))
+    ArmsFolder(out_dir).discard()
     return paths
 
 
@@ -170,9 +177,8 @@ def _spread(rising: Sequence[float], gap: float, high: float) -> list[float]:
 
 
 def _epochs(arm: ArmSummary) -> list[list[float]]:
-    """The seeds' accuracies epoch by epoch; seeds of a run by minutes may differ in length."""
-    columns = zip_longest(*arm.valid_curves)
-    return [[share for share in column if share is not None] for column in columns]
+    """The seeds' accuracies epoch by epoch."""
+    return [list(column) for column in zip(*arm.valid_curves, strict=True)]
 
 
 def _mean_curve(arm: ArmSummary) -> list[float]:
@@ -430,7 +436,7 @@ def paired_test_in_words(test: PairedTest) -> str:
 
 def _lead(comparison: Comparison) -> str:
     num_seeds = max(arm.num_seeds for arm in comparison.arms)
-    cut = comparison.truncated_share
+    cut = comparison.cut_share
     return (
         f"Learned from {comparison.num_train:,} examples, tuned on {comparison.num_valid:,}; "
         f"{comparison.num_test:,} test examples were opened once, at the end. "
@@ -487,21 +493,14 @@ def _arm_cells(arm: ArmSummary) -> list[str]:
 
 def _facts(comparison: Comparison) -> dict[str, list[tuple[str, str]]]:
     return {
-        "The base": _flat(comparison.base),
-        "Settings": _flat(comparison.settings),
-        "Versions and machine": _flat(comparison.environment),
-        "Fingerprints of the data": _flat(comparison.fingerprints),
+        title: [(name, _fact(value)) for name, value in flat(values).items()]
+        for title, values in (
+            ("The base", comparison.base),
+            ("Settings", comparison.settings),
+            ("Versions and machine", comparison.environment),
+            ("Fingerprints of the data", comparison.fingerprints),
+        )
     }
-
-
-def _flat(values: Mapping[str, Any], *, prefix: str = "") -> list[tuple[str, str]]:
-    rows: list[tuple[str, str]] = []
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            rows += _flat(value, prefix=f"{prefix}{key}.")
-        else:
-            rows.append((f"{prefix}{key}", _fact(value)))
-    return rows
 
 
 def _fact(value: Any) -> str:

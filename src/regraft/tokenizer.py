@@ -70,16 +70,17 @@ class Tokenizer:
 
     def __init__(self, inner: tokenizers.Tokenizer, *, source: str) -> None:
         """`source` names the file in errors."""
-        # A review may contain "</s>": in a text it is text, never the special id. This switch is
-        # not part of tokenizer.json, so it is set here for every tokenizer.
-        inner.encode_special_tokens = True
-        self._inner = inner
+        self._inner = _without_specials_in_text(inner)
         self.pad_id = _required_id(inner, _PAD, source=source)
         self.unknown_id = _required_id(inner, _UNKNOWN, source=source)
         self.start_id = _required_id(inner, _START, source=source)
         self.end_id = _required_id(inner, _END, source=source)
         self.mask_id = _special_id(inner, _MASK)
         self.separator_id = _special_id(inner, _SEPARATOR)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        _without_specials_in_text(self._inner)
 
     @property
     def vocab_size(self) -> int:
@@ -90,6 +91,29 @@ class Tokenizer:
     def fingerprint(self) -> str:
         """Equal for equal tokenizers, whatever the layout of their files."""
         return fingerprint([json.dumps(json.loads(self._inner.to_str()), sort_keys=True)])
+
+    @cached_property
+    def splits_at_spaces(self) -> bool:
+        """Is a text encoded word by word, so that words can be encoded apart from each other?
+
+        Known of the tokenizers trained here: `_WORDS` looks no further than one character ahead,
+        and lets nothing but blank space continue over a space or a newline.
+        """
+        layout = json.loads(self._inner.to_str())
+        words = json.loads(_byte_level(models.BPE()).to_str())["pre_tokenizer"]
+        return (
+            layout["pre_tokenizer"] == words
+            and layout["normalizer"] is None
+            and layout["model"].get("dropout") is None
+            and layout["truncation"] is None
+            and layout["padding"] is None
+            and all(token["special"] for token in layout["added_tokens"])
+        )
+
+    @cached_property
+    def token_bytes(self) -> list[int]:
+        """How many bytes of text each id stands for, if `splits_at_spaces`."""
+        return [len(self._inner.id_to_token(number) or "") for number in range(self.vocab_size)]
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text; no special tokens are added."""
@@ -119,6 +143,15 @@ class Tokenizer:
     def save(self, path: Path) -> None:
         """Write tokenizer.json whole."""
         write_text(path, self._inner.to_str(pretty=True) + "\n")
+
+
+def _without_specials_in_text(inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """A review may contain "</s>": in a text it is text, never the special id.
+
+    The library keeps this switch neither in tokenizer.json nor in a pickle.
+    """
+    inner.encode_special_tokens = True
+    return inner
 
 
 def _special_id(inner: tokenizers.Tokenizer, names: Sequence[str]) -> int | None:
@@ -313,9 +346,11 @@ def _chunks(texts: Iterable[str], *, progress: Progress) -> Iterator[str]:
         progress.advance()
 
 
-def load_tokenizer(path: Path) -> Tokenizer:
+def load_tokenizer(path: str | Path) -> Tokenizer:
     """A tokenizer.json, a folder that holds one, or the lab's dict.txt or its folder."""
-    if path.is_dir():
+    path = Path(path)
+    # Not Path.is_dir, which raises for a name too long.
+    if os.path.isdir(path):
         if (path / FILE_NAME).is_file():
             return _load_json(path / FILE_NAME)
         if (path / LAB_DICT_NAME).is_file():
@@ -325,7 +360,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
             f"Expected {FILE_NAME}, or the lab's {LAB_DICT_NAME} and SentencePiece model.",
             remedy="Give a run folder, or train one with `regraft tokenizer train`.",
         )
-    if path.suffix == ".txt" and path.is_file():
+    if path.suffix == ".txt" and os.path.isfile(path):
         return _load_lab_folder(path)
     return _load_json(path)
 

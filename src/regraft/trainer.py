@@ -14,14 +14,16 @@ from functools import lru_cache
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
-from regraft.batches import Batch, Rows, epoch_order
+from regraft.batches import Rows, budget_batches, epoch_order
 from regraft.config import TrainSettings
 from regraft.errors import TrainingError
 from regraft.heads import Model
 from regraft.objectives import Objective
 from regraft.optim import build_optimizer, learning_rate
-from regraft.runtime import seeded
+from regraft.parallel import build_runner, gradient_sync, whole, world
+from regraft.runtime import autocast, fastest_threads, is_out_of_memory, seeded
 
 # With a time budget, the rate stays at its peak until this share of the time is gone; then the pace
 # of the last steps decides how many are left, and the rate falls to zero over them. Settled from
@@ -36,16 +38,27 @@ OVERRUN = 1.1
 
 @dataclass
 class TrainState:
-    """All that a run needs to go on; `checkpoint.py` saves and loads exactly this."""
+    """All that a run needs to go on; `checkpoint.py` saves and loads exactly this.
+
+    There are no generators in it: order, rates and dropout follow from the seed and the step.
+    """
 
     model: Model
+    runner: nn.Module
     optimizer: torch.optim.Optimizer
     step: int = 0
     total_steps: int | None = None
     decay_from: int = 0
     num_tokens: int = 0
+    num_slots: int = 0
     seconds: float = 0.0
+    num_threads: int | None = None
     recent_seconds: list[float] = field(default_factory=list)
+
+    @property
+    def padding_share(self) -> float:
+        """Share of the positions computed so far that were padding."""
+        return 1 - self.num_tokens / max(self.num_slots, 1)
 
 
 @dataclass(frozen=True)
@@ -71,11 +84,17 @@ def build_state(model: Model, *, settings: TrainSettings, num_rows: int) -> Trai
     total_steps = settings.steps
     if settings.epochs is not None:
         total_steps = settings.epochs * steps_per_epoch(num_rows, settings=settings)
+    if settings.compile:
+        model.backbone.compile()
+    # The optimiser comes last: it must hold the parameters as they are sharded.
+    runner = build_runner(model, parallel=settings.parallel)
     return TrainState(
         model=model,
+        runner=runner,
         optimizer=build_optimizer(model, settings=settings),
         total_steps=total_steps,
         decay_from=settings.warmup_steps,
+        num_threads=None if settings.threads == "auto" else settings.threads,
     )
 
 
@@ -109,28 +128,61 @@ def steps(
         for group in state.optimizer.param_groups:
             group["lr"] = lr
 
-        with seeded(settings.seed, stream=f"dropout of step {state.step}"):
-            loss, gradient_norm, num_tokens = _update(
+        with seeded(settings.seed, stream=f"dropout of step {state.step} in {world().rank}"):
+            update = _update(
                 state, rows=rows, numbers=numbers, objective=objective, settings=settings, lr=lr
             )
 
-        seconds = time.perf_counter() - step_start
+        # The mean over processes, so that all of them settle and end at the same step.
+        seconds = world().sums(time.perf_counter() - step_start)[0] / world().size
         state.step += 1
-        state.num_tokens += num_tokens
+        state.num_tokens += update.num_tokens
+        state.num_slots += update.num_slots
         state.seconds += seconds
         _settle(state, seconds=seconds, settings=settings)
         yield StepRecord(
             step=state.step,
             epoch=epoch,
-            loss=loss,
+            loss=update.loss,
             lr=lr,
-            gradient_norm=gradient_norm,
-            num_tokens=num_tokens,
-            tokens_per_second=num_tokens / seconds,
+            gradient_norm=update.gradient_norm,
+            num_tokens=update.num_tokens,
+            tokens_per_second=update.num_tokens / seconds,
             seconds=seconds,
             is_epoch_end=place == per_epoch - 1,
             total_steps=state.total_steps,
         )
+
+
+def use_threads(
+    state: TrainState, *, rows: Rows, objective: Objective, settings: TrainSettings
+) -> None:
+    """Train on as many threads as the state says, or else as are fastest on one of its batches.
+
+    Small matrices lose more by waking threads than they win by sharing work. The number is kept in
+    the state: another one would round sums differently, and a resumed run must not.
+    """
+    if state.num_threads is None:
+        numbers = epoch_order(
+            rows.lengths, batch_size=settings.batch_size, seed=settings.seed, epoch=0
+        )[0]
+
+        def work() -> None:
+            with seeded(settings.seed, stream="threads"):
+                _backward(state, rows=rows, numbers=numbers, objective=objective, settings=settings)
+
+        state.model.train()
+        state.num_threads = fastest_threads(work) if world().size == 1 else torch.get_num_threads()
+        state.optimizer.zero_grad(set_to_none=True)
+    torch.set_num_threads(state.num_threads)
+
+
+@dataclass(frozen=True)
+class _Update:
+    loss: float
+    gradient_norm: float
+    num_tokens: int
+    num_slots: int
 
 
 def _update(
@@ -141,41 +193,80 @@ def _update(
     objective: Objective,
     settings: TrainSettings,
     lr: float,
-) -> tuple[float, float, int]:
-    """One optimiser step: (mean loss, gradient norm, real tokens read)."""
-    model = state.model
-    model.train()
+) -> _Update:
+    """One optimiser step over the rows of all processes."""
+    state.model.train()
     state.optimizer.zero_grad(set_to_none=True)
-    total, count, num_tokens = 0.0, 0, 0
-    for batch in _micro_batches(rows, numbers=numbers, settings=settings):
-        batch = batch.to(next(model.parameters()).device)
-        loss_sum = objective(model, batch)
-        loss_sum.total.backward()
-        total += float(loss_sum.total.detach())
-        count += loss_sum.count
-        num_tokens += int(batch.real_BT.sum())
+    try:
+        sums = _backward(state, rows=rows, numbers=numbers, objective=objective, settings=settings)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise _too_large(rows, numbers=numbers, settings=settings) from error
+    total, count, num_tokens, num_slots = world().sums(*sums)
 
+    # One division by the count of the whole step, over all micro-batches and processes: how the
+    # batch was split cannot change the result. Gradients arrive as a mean over processes.
+    gradients = [p.grad for p in state.model.parameters() if p.grad is not None]
+    divisor = count / world().size
+    norm = float(whole(torch.nn.utils.get_total_norm(gradients))) / divisor
     # Refused before the update, so that the weights on disk and in memory stay good.
-    if not math.isfinite(total):
+    if not (math.isfinite(total) and math.isfinite(norm)):
+        what = "loss" if not math.isfinite(total) else "gradient"
         raise TrainingError(
-            f"The loss became {total} at step {state.step + 1} with learning rate {lr:.2g}.",
+            f"The {what} became {total if what == 'loss' else norm} at step {state.step + 1} "
+            f"with learning rate {lr:.2g}.",
             "The weights were not updated.",
             remedy="Lower it (--set train.lr=...), or clip gradients (--set train.clip_norm=1).",
         )
-    # One division by the count of the whole step: micro-batches cannot change the result.
-    trained = [p for p in model.parameters() if p.grad is not None]
-    torch._foreach_div_([p.grad for p in trained if p.grad is not None], float(count))
-    norm = torch.nn.utils.clip_grad_norm_(trained, settings.clip_norm or math.inf)
+    clip = 1.0 if settings.clip_norm is None else min(1.0, settings.clip_norm / (norm + 1e-6))
+    torch._foreach_mul_(gradients, clip / divisor)
     state.optimizer.step()
-    return total / count, float(norm), num_tokens
+    return _Update(total / count, norm, int(num_tokens), int(num_slots))
 
 
-def _micro_batches(
-    rows: Rows, *, numbers: NDArray[np.int64], settings: TrainSettings
-) -> Iterator[Batch]:
-    size = settings.micro_batch_size or len(numbers)
-    for start in range(0, len(numbers), size):
-        yield rows.batch(numbers[start : start + size])
+def _backward(
+    state: TrainState,
+    *,
+    rows: Rows,
+    numbers: NDArray[np.int64],
+    objective: Objective,
+    settings: TrainSettings,
+) -> tuple[float, float, float, float]:
+    """Gradients of this process's rows: (summed loss, targets, real tokens, positions)."""
+    here = next(state.model.parameters()).device
+    total = torch.zeros((), device=here)
+    count, num_tokens, num_slots = 0, 0, 0
+    # Split before it is dealt out: every process takes part in the same number of micro-batches.
+    room = settings.micro_batch_tokens and settings.micro_batch_tokens * world().size
+    groups = [numbers]
+    if room is not None:
+        groups = budget_batches(rows.lengths, numbers=numbers, max_tokens=room)
+    for place, group in enumerate(groups):
+        mine = world().part(group)
+        # A process without a row computes one for nothing: the others wait for its part.
+        batch = rows.batch(mine if len(mine) else group[:1])
+        with gradient_sync(state.runner, wanted=place == len(groups) - 1):
+            with autocast():
+                loss_sum = state.runner(objective, batch.to(here))
+            loss = loss_sum.total * bool(len(mine))
+            loss.backward()
+        total += loss.detach()
+        if len(mine):
+            count += loss_sum.count
+            num_tokens += int(batch.real_BT.sum())
+            num_slots += batch.real_BT.numel()
+    return float(total), count, num_tokens, num_slots
+
+
+def _too_large(rows: Rows, *, numbers: NDArray[np.int64], settings: TrainSettings) -> TrainingError:
+    longest = int(rows.lengths[numbers].max())
+    half = max((settings.micro_batch_tokens or len(numbers) * longest) // 2, 8)
+    return TrainingError(
+        f"A batch of {len(numbers)} rows of up to {longest} tokens does not fit in memory.",
+        "Reading it in smaller parts gives the same result.",
+        remedy=f"Pass --set train.micro_batch_tokens={half}, or shorter rows (data.max_length).",
+    )
 
 
 def _settle(state: TrainState, *, seconds: float, settings: TrainSettings) -> None:

@@ -118,6 +118,23 @@ UNREADABLE: dict[str, tuple[str, bytes, str]] = {
         "All texts of {file} are empty. The text was sought in 'text'. "
         "Check the file, or pass --text with another column.",
     ),
+    "a number too long for Python": (
+        "a.jsonl",
+        b'{"text": "fine", "label": ' + b"1" * 5000 + b"}\n",
+        "{file} row 1 is not a JSON object: it holds a number of too many digits. "
+        'Each line holds one, such as {{"text": "...", "label": "..."}}. Mend or remove the line.',
+    ),
+    "first line longer than the csv module likes": (
+        "a.csv",
+        b"x" * 140_000 + b"\nfine\n",
+        "{file} has no column 'text'. Its columns are '" + "x" * 40 + "'. Pass --text NAME.",
+    ),
+    "lines that end as on an old Mac": (
+        "a.csv",
+        b"text,label\rfine,positive\rbad,negative\r",
+        "{file} row 1 holds a carriage return outside of quotes. Lines end with a newline, with "
+        "or without a carriage return before it. Convert the line ends of the file.",
+    ),
     "unknown extension": (
         "a.docx",
         b"PK",
@@ -126,21 +143,42 @@ UNREADABLE: dict[str, tuple[str, bytes, str]] = {
         "Rename or convert the file, or pipe plain text in with `-`.",
     ),
 }
-WRONG_LABELS: dict[str, tuple[str, str]] = {
+WRONG_LABELS: dict[str, tuple[str, str, str]] = {
     "missing label column": (
+        "a.csv",
         "text,labels\nfine,positive\nbad,negative\n",
         "{file} has no column 'label'. Its columns are 'text', 'labels'. "
         "Did you mean 'labels'? Pass --label NAME.",
     ),
     "missing label": (
+        "a.csv",
         "text,label\nfine,positive\nbad,\n",
         "{file} row 3 has no label. Every example needs one. Fill it in, or remove the row.",
     ),
     "floats": (
-        "text,label\nfine,4.5\nbad,1.0\n",
+        "a.csv",
+        "text,label\nfine,4.5\nbad,1.0\nwell,nan\n",
         "The labels of {file} are floats, such as '4.5' (row 2). "
         "Labels are classes: names or whole numbers. "
         "Bin or rename the values, or pass --label with the column of classes.",
+    ),
+    "not a number": (
+        "a.jsonl",
+        '{"text": "fine", "label": 1.5}\n{"text": "bad", "label": NaN}\n',
+        "The label of {file} row 2 is nan. A label is a name or a whole number. "
+        "Pass --label with another column.",
+    ),
+    "half a character": (
+        "a.jsonl",
+        '{"text": "fine", "label": "\\ud83d"}\n',
+        "{file} row 1 holds half of a surrogate pair, which is no character. "
+        "Mend the escape such as \\ud83d in that row.",
+    ),
+    "NUL": (
+        "a.jsonl",
+        '{"text": "fine", "label": "a\\u0000b"}\n',
+        "{file} row 1 holds a NUL byte. Text has none: the file is binary, damaged, or in UTF-16. "
+        "Convert it to text, or pass --encoding utf-16.",
     ),
 }
 
@@ -168,13 +206,24 @@ def test_missing_file_is_refused(reader: str, commands: dict[str, Command], tmp_
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("reader", READ_BY)
+def test_name_too_long_is_refused(
+    reader: str, commands: dict[str, Command], tmp_path: Path
+) -> None:
+    file = tmp_path / ("x" * 300 + ".csv")
+    assert refusal(run(*commands[reader](file))) == (
+        f"Cannot read {file}: File name too long. Check the path and its permissions."
+    )
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("reader", LABELS_READ_BY)
 @pytest.mark.parametrize("case", WRONG_LABELS)
 def test_wrong_labels_are_refused(
     case: str, reader: str, commands: dict[str, Command], tmp_path: Path
 ) -> None:
-    content, message = WRONG_LABELS[case]
-    file = tmp_path / "a.csv"
+    name, content, message = WRONG_LABELS[case]
+    file = tmp_path / name
     file.write_text(content)
     assert refusal(run(*commands[reader](file))) == message.format(file=file)
     assert not (tmp_path / "out").exists()
@@ -185,7 +234,7 @@ def test_one_class_only_is_refused(commands: dict[str, Command], tmp_path: Path)
     file.write_text("text,label\nfine,good\nwell,good\n")
     assert refusal(run(*commands["train"](file))) == (
         f"{file} holds one label only, 'good'. A classifier needs at least two classes. "
-        "Add examples of another class, or check --label."
+        "Add examples of another class, or name another column of labels."
     )
     assert not (tmp_path / "out").exists()
 
@@ -238,6 +287,66 @@ def test_prompt_longer_than_the_model_is_refused(shared_base: Path) -> None:
     assert message.endswith(" tokens; the model has 64 positions. Shorten the prompt.")
 
 
+@pytest.mark.parametrize("temperature", ["nan", "inf", "1e-42", "1e9"])
+def test_temperature_that_cannot_be_sampled_at_is_refused(
+    temperature: str, shared_base: Path
+) -> None:
+    assert refusal(run("generate", shared_base, "a", "--temperature", temperature)) == (
+        f"Cannot sample: temperature is {float(temperature)}, it must be 0 (greedy) or lie "
+        "between 0.01 and 100. Mend these options."
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("preset = 5", "There is no preset 5. Presets are lab, laptop."),
+        ('preset = ["lab"]', "There is no preset ['lab']. Presets are lab, laptop."),
+        ("train = 5", "1 setting is wrong: train: a section holds settings, such as train.lr"),
+        ("[train]\nepochs = 'none'", "1 setting is wrong: train: give steps, epochs or minutes."),
+        ("[train]\nminutes = inf", "1 setting is wrong: train.minutes: input should be a finite"),
+    ],
+)
+def test_wrong_configuration_is_refused(
+    content: str, message: str, documents_path: Path, tmp_path: Path
+) -> None:
+    config, out = tmp_path / "a.toml", tmp_path / "out"
+    config.write_text(content)
+    command = ["pretrain", documents_path, "--out", out, "--config", config, "--seed", 3]
+    assert refusal(run(*command)).startswith(message)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--set", "model.width=48", "--set", "tokenizer.size=500"],
+            "2 settings are wrong: model.width: the base has 12, which 48 cannot change; "
+            "tokenizer.size: the base has 300, which 500 cannot change. "
+            "See `regraft settings` for every setting and its range.",
+        ),
+        (
+            ["--tokenizer", "vocabulary.json"],
+            "--tokenizer vocabulary.json cannot change the tokenizer of the base {base}. "
+            "Leave --tokenizer away, or start from --base scratch.",
+        ),
+        (
+            ["--size", "tiny"],
+            "--size tiny cannot change the shape of the base {base}. "
+            "Leave --size away, or start from --base scratch.",
+        ),
+    ],
+)
+def test_what_a_base_decides_is_not_changed_silently(
+    options: list[str], message: str, shared_base: Path, splits: dict[str, Path], tmp_path: Path
+) -> None:
+    files = ["--train", splits["train"], "--out", tmp_path / "out", SHORT]
+    result = run("finetune", "--base", shared_base, *files, *options)
+    assert refusal(result) == message.format(base=shared_base)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.fixture
 def broken(shared_classifier: Path, tmp_path: Path) -> Path:
     """A copy of a classifier's run folder, to be broken."""
@@ -278,6 +387,8 @@ def change_json(path: Path, **changes: Any) -> None:
 
 def test_run_folder_of_a_newer_format_is_refused(broken: Path, splits: dict[str, Path]) -> None:
     change_json(broken / "run.json", format_version=99, novelty={"a": 1})
+    # What a newer regraft writes elsewhere is no damage.
+    change_json(broken / "config.json", novelty={"a": 1})
     for command in using(broken, splits):
         assert refusal(run(*command)) == (
             f"{broken} has folder format 99; this regraft reads up to 1. "
@@ -342,7 +453,7 @@ def test_weights_of_another_shape_are_refused(broken: Path, splits: dict[str, Pa
 def test_base_and_classifier_are_not_confused(
     shared_base: Path, shared_classifier: Path, splits: dict[str, Path], tmp_path: Path
 ) -> None:
-    files = ["--train", splits["train"], "--out", tmp_path / "out"]
+    files = ["--train", splits["train"], "--out", tmp_path / "out", SHORT]
     remedy = "Use `regraft finetune` to make a classifier, `regraft pretrain` for a base."
     for command in (
         ["generate", shared_classifier, "a"],
@@ -420,19 +531,13 @@ def test_full_disk_leaves_nothing(
     assert result.exit_code == 0, result.output
 
 
-@pytest.mark.parametrize(
-    "at",
-    [
-        *("tokenizer.json", "config.json", "run.json"),
-        *("model.safetensors", "optimizer.safetensors", "state.json"),
-    ],
-)
+# While it trains, a full disk makes a run wait (test_survival.py).
+@pytest.mark.parametrize("at", ["tokenizer.json", "config.json", "run.json", "model.safetensors"])
 def test_disk_that_fills_up_on_the_way_leaves_whole_files(
     at: str, documents_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    command = ["pretrain", documents_path, "--out", out, *SET_TINY]
-    command += ["--steps", 3, "--checkpoint-every", 1]
+    command = ["pretrain", documents_path, "--out", out, *SET_TINY, "--steps", 3]
     with monkeypatch.context() as patch:
         fill_disk(patch, at=at)
         assert refusal(run(*command)).startswith("The disk is full: ")
@@ -442,6 +547,20 @@ def test_disk_that_fills_up_on_the_way_leaves_whole_files(
     assert has_begun or files_under(out) == set()
     result = run(*command, *(["--resume"] if has_begun else []))
     assert result.exit_code == 0, result.output
+
+
+def test_error_in_a_worker_process_is_told_as_in_our_own(
+    shared_base: Path, splits: dict[str, Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    blocked = out / "arms" / "frozen-0.safetensors"
+    blocked.mkdir(parents=True)
+    files = [f"--{name}={path}" for name, path in splits.items()]
+    command = ["compare", "--base", shared_base, *files, "--out", out, SHORT, "--epochs", 1]
+    result = run(*command, "--arms", "frozen,pretrained", "--seeds", 1, "--jobs", 2)
+    assert refusal(result) == (
+        f"Cannot write {blocked}: Is a directory. Choose a folder you may write to."
+    )
 
 
 def test_folder_that_cannot_be_written_is_refused(documents_path: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from regraft.errors import RegraftError
 from regraft.runtime import share_cores
 
 _ORDER = (
-    *("demo", "data", "tokenizer", "pretrain", "finetune", "compare"),
+    *("demo", "data", "tokenizer", "tokenize", "pretrain", "finetune", "compare"),
     *("evaluate", "predict", "generate", "attention", "picture", "params", "settings"),
 )
 EXIT_MISTAKE = 2
@@ -70,6 +70,7 @@ _tokenizer.command("train")(tokenizer.train)
 _tokenizer.command("show")(tokenizer.show)
 app.add_typer(_tokenizer, name="tokenizer", help="Train a tokenizer; see what it makes of text.")
 
+app.command()(tokenizer.tokenize)
 app.command()(train.pretrain)
 app.command()(train.finetune)
 app.command()(train.compare)
@@ -112,4 +113,5 @@ def regraft(
 def main() -> None:
     """The entry point of the command."""
     share_cores()
+    terminal.speak_for_all()
     app()

@@ -36,6 +36,7 @@ def check(
         ),
     ] = None,
     config: options.Config = None,
+    preset: options.Preset = None,
     assignments: options.Assignments = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -53,6 +54,7 @@ def check(
 
     settings = settings_from(
         "finetune",
+        preset=preset,
         config=config,
         assignments=assignments,
         flags=data_flags(
@@ -155,4 +157,5 @@ def _token_lengths(path: Path) -> Callable[[Sequence[str]], list[int]]:
     from regraft.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(path)
-    return lambda texts: [len(ids) for ids in tokenizer.encode_batch(texts)]
+    # A row of tokens begins with the start token, which counts, too.
+    return lambda texts: [1 + len(ids) for ids in tokenizer.encode_batch(texts)]

@@ -117,8 +117,13 @@ def settings_from(
 ) -> Settings:
     """Complete settings; a flag that was given goes before the same key in --set.
 
-    A base is fine-tuned as it was pre-trained unless a preset is named: with its own preset.
+    A base is fine-tuned with its own preset unless one is named, and keeps its shape.
     """
+    base_settings = None
+    if base is not None:
+        from regraft.runfolder import read_settings
+
+        base_settings = read_settings(base)
     given = {key: value for key, value in (flags or {}).items() if value is not None}
     overrides = {**parse_assignments(assignments or []), **given}
     return resolve(
@@ -127,16 +132,8 @@ def settings_from(
         size=size,
         config_path=config,
         overrides=overrides,
-        default_preset=_preset_of(base),
+        base=base_settings,
     )
-
-
-def _preset_of(base: Path | None) -> str:
-    if base is None:
-        return DEFAULT_PRESET
-    from regraft.checkpoint import read_settings
-
-    return read_settings(base).preset
 
 
 def data_flags(

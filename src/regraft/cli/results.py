@@ -26,8 +26,9 @@ _TEXT_SHOWN = 90
 
 
 def show_profile(profile: "Profile") -> None:
-    """Files as a table, then labels, then leaks with their rows, then what is odd."""
-    numbers = ["rows", "empty", "duplicates", "median words", "longest", "cut"]
+    """Files as a table, then rows of empty and repeated texts, labels, leaks, what is odd."""
+    lengths = list(profile.files[0].words)
+    numbers = ["rows", "empty", "duplicates", *lengths, "cut"]
     terminal.show_table(
         [*numbers, "file"],
         [
@@ -35,8 +36,7 @@ def show_profile(profile: "Profile") -> None:
                 f"{file.num_rows:,}",
                 len(file.empty_rows),
                 len(file.duplicates),
-                file.words["p50"],
-                file.words["max"],
+                *file.words.values(),
                 f"{file.cut.share:.1%}",
                 file.source,
             )
@@ -45,8 +45,17 @@ def show_profile(profile: "Profile") -> None:
         right=numbers,
     )
     cut = profile.files[0].cut
-    terminal.show_line(f"cut: share of texts longer than {cut.max_length} {cut.unit}")
+    terminal.show_line(
+        f"{lengths[0]} to {lengths[-1]}: words of a text; "
+        f"cut: share of texts longer than {cut.max_length} {cut.unit}"
+    )
     for file in profile.files:
+        if file.empty_rows:
+            rows = _first([str(row) for row in file.empty_rows])
+            terminal.show_line(f"empty texts of {file.source}, row: {rows}")
+        if file.duplicates:
+            rows = _first([f"{twin.row} ({twin.first_row})" for twin in file.duplicates])
+            terminal.show_line(f"duplicates of {file.source}, row (first row): {rows}")
         if file.label_counts:
             counts = (f"{label} {count:,}" for label, count in file.label_counts.items())
             terminal.show_line(f"labels of {file.source}: {', '.join(counts)}")
@@ -73,9 +82,13 @@ def _show_leaks(profile: "Profile") -> None:
                 if (leak.kind, leak.source, leak.other_source) == (kind, source, other)
             ]
             if rows:
-                more = f" and {len(rows) - _ROWS_SHOWN} more" if len(rows) > _ROWS_SHOWN else ""
-                shown = ", ".join(rows[:_ROWS_SHOWN])
-                terminal.show_line(f"  {kind}, row (row there): {shown}{more}")
+                terminal.show_line(f"  {kind}, row (row there): {_first(rows)}")
+
+
+def _first(rows: Sequence[str]) -> str:
+    """The first of many rows; `--json` has all."""
+    more = f" and {len(rows) - _ROWS_SHOWN} more" if len(rows) > _ROWS_SHOWN else ""
+    return ", ".join(rows[:_ROWS_SHOWN]) + more
 
 
 def show_pretrained(result: "PretrainResult") -> None:

@@ -17,6 +17,8 @@ def attention(
     run: options.RunFolder,
     text: Annotated[str, typer.Argument(help="Text to read.", show_default=False)],
     out: options.PictureOut,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Draw the attention weights of every layer and head over a text.
 
@@ -26,8 +28,14 @@ def attention(
     """
     from regraft.explain import attention_of, attention_picture
 
-    weights, tokens = attention_of(run, text)
-    _save(attention_picture(weights, tokens, title=text), out)
+    seen = attention_of(run, text)
+    if seen.num_cut and not quiet:
+        terminal.show_message(
+            f"The text is longer than the model reads: its last {seen.num_cut:,} tokens were cut."
+        )
+    _save(attention_picture(seen.weights, seen.tokens, title=text), out, quiet=quiet)
+    if json:
+        terminal.show_json({"path": str(out), "tokens": seen.tokens, "num_cut": seen.num_cut})
 
 
 def picture(
@@ -40,6 +48,8 @@ def picture(
         int | None,
         typer.Option("--length", min=1, help="Number of positions.", show_default=False),
     ] = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Draw what a model reads by: its mask or its positions.
 
@@ -50,11 +60,11 @@ def picture(
     """
     from regraft.explain import mask_picture, positions_picture
 
-    if subject == "mask":
-        figure = mask_picture(length or 16)
-    else:
-        figure = positions_picture(length=length or 128)
-    _save(figure, out)
+    length = length or {"mask": 16, "positions": 128}[subject]
+    figure = mask_picture(length) if subject == "mask" else positions_picture(length=length)
+    _save(figure, out, quiet=quiet)
+    if json:
+        terminal.show_json({"path": str(out), "subject": subject, "length": length})
 
 
 def params(
@@ -94,6 +104,7 @@ def params(
     config: options.Config = None,
     assignments: options.Assignments = None,
     json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Count the parameters, term by term.
 
@@ -168,8 +179,9 @@ def shown(default: Any) -> str:
     return str(default).lower() if isinstance(default, bool) else str(default)
 
 
-def _save(figure: "Figure", path: Path) -> None:
+def _save(figure: "Figure", path: Path, *, quiet: bool) -> None:
     from regraft.runtime import write_whole
 
     write_whole(path, lambda file: figure.savefig(file, format="png"))
-    terminal.show_message(f"The picture is in {path}.")
+    if not quiet:
+        terminal.show_message(f"The picture is in {path}.")

@@ -6,6 +6,7 @@ imported when something is drawn, so that `regraft --help` stays fast. Knows no 
 
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 SECONDS_BETWEEN_LINES = 10.0
+# What is reported as done within this time of a start was done before it: the run is resumed.
+SECONDS_AT_ONCE = 0.1
+
+
+def speak_for_all() -> None:
+    """Under torchrun every process runs the command; only the first one shows its result."""
+    if os.environ.get("RANK", "0") != "0":
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 # open until the end
 
 
 @contextlib.contextmanager
@@ -90,17 +99,20 @@ class Lines:
         self._name = ""
         self._note = ""
         self._total: float | None = None
-        self._done = 0.0
+        self._done = self._done_before = 0.0
         self._start = self._last = 0.0
 
     def start(self, name: str, *, total: float | None) -> None:
-        self._name, self._total, self._note, self._done = name, total, "", 0.0
+        self._name, self._total, self._note = name, total, ""
+        self._done = self._done_before = 0.0
         self._start = self._last = time.monotonic()
 
     def advance(self, amount: float = 1, *, note: str = "") -> None:
         self._done += amount
         self._note = note or self._note
         now = time.monotonic()
+        if now - self._start < SECONDS_AT_ONCE:
+            self._done_before = self._done
         if now - self._last >= SECONDS_BETWEEN_LINES:
             self._last = now
             self.say(self._line(now - self._start))
@@ -115,10 +127,11 @@ class Lines:
         print(message, file=sys.stderr, flush=True)
 
     def _line(self, seconds: float) -> str:
-        if not self._total or not self._done:
+        done_now = self._done - self._done_before
+        if not self._total or not done_now:
             return f"{self._name}: {duration(seconds)} gone{self._tail()}"
         share = min(self._done / self._total, 1.0)
-        left = duration(seconds / share - seconds)
+        left = duration(max(self._total - self._done, 0) * seconds / done_now)
         return f"{self._name}: {share:.0%}, {duration(seconds)} gone, {left} left{self._tail()}"
 
     def _tail(self) -> str:

@@ -11,10 +11,10 @@ import typer
 
 from regraft.cli import options, results, terminal
 from regraft.cli.options import data_flags, settings_from, train_flags
+from regraft.config import ARMS
 from regraft.errors import ConfigError
 
 SCRATCH = "scratch"
-ARMS = "pretrained,scratch,frozen,linear"
 
 _TRAIN = typer.Option("--train", metavar="FILE", help="Examples to learn from.", show_default=False)
 _VALID = typer.Option("--valid", metavar="FILE", help="Examples to watch.", show_default=False)
@@ -118,11 +118,16 @@ def finetune(
       regraft finetune --base runs/base --train train.csv --valid valid.csv --out runs/reviews
       regraft finetune --base scratch --train train.csv --out runs/scratch --size tiny
     """
-    if size and base != SCRATCH:
-        raise ConfigError(
-            f"--size {size} cannot change the shape of the base {base}.",
-            remedy=f"Leave --size away, or start from --base {SCRATCH}.",
-        )
+    if base != SCRATCH:
+        for flag, value, what in (
+            ("--size", size, "shape"),
+            ("--tokenizer", tokenizer, "tokenizer"),
+        ):
+            if value is not None:
+                raise ConfigError(
+                    f"{flag} {value} cannot change the {what} of the base {base}.",
+                    remedy=f"Leave {flag} away, or start from --base {SCRATCH}.",
+                )
     settings = settings_from(
         "finetune",
         preset=preset,
@@ -177,7 +182,7 @@ def compare(
     seeds: Annotated[int, typer.Option("--seeds", metavar="K", help="Runs of each arm.")] = 3,
     arms: Annotated[
         str, typer.Option("--arms", metavar="NAMES", help="Arms to compare, between commas.")
-    ] = ARMS,
+    ] = ",".join(ARMS),
     jobs: Annotated[
         int | None,
         typer.Option(
@@ -189,7 +194,10 @@ def compare(
     ] = None,
     steps: options.Steps = None,
     epochs: options.Epochs = None,
-    minutes: options.Minutes = None,
+    # Hidden, for it is always refused; but with the reason, not as an unknown option.
+    minutes: Annotated[
+        float | None, typer.Option("--minutes", hidden=True, help="Refused: not a fair budget.")
+    ] = None,
     seed: options.Seed = None,
     text: options.TextColumn = None,
     label: options.LabelColumn = None,
@@ -197,12 +205,14 @@ def compare(
     config: options.Config = None,
     preset: options.Preset = None,
     assignments: options.Assignments = None,
+    resume: options.Resume = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Prove whether pre-training paid.
 
     Arms on the same batches and budget, several seeds, a paired test, a verdict in one sentence.
+    Runs that are finished outlive an interruption: with --resume only the others are trained.
 
     \b
     Example:
@@ -231,10 +241,12 @@ def compare(
             train=train,
             valid=valid,
             test=test,
+            out=out,
             seeds=seeds,
             settings=settings,
             arms=[name.strip() for name in arms.split(",") if name.strip()],
             jobs=jobs if jobs is not None else os.cpu_count() or 1,
+            resume=resume,
             progress=progress,
             command=shlex.join(["regraft", *sys.argv[1:]]),
         )

@@ -33,11 +33,11 @@ def evaluate(
     Example:
       regraft evaluate runs/reviews test.csv
     """
-    from regraft.evaluate import evaluate_run
+    from regraft.evaluate import evaluate as run_evaluate
 
     data = _data_of(run, data_flags(text=text, label=label, encoding=encoding))
     with terminal.progress_on_stderr(quiet=quiet) as progress:
-        evaluation = evaluate_run(run, file, data=data, progress=progress)
+        evaluation = run_evaluate(run, file, data=data, progress=progress)
     if json:
         terminal.show_json(evaluation.to_dict())
     else:
@@ -62,6 +62,7 @@ def predict(
     text: options.TextColumn = None,
     encoding: options.Encoding = None,
     documents: options.Documents = None,
+    json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Predict labels, with the probability of each.
@@ -81,21 +82,25 @@ def predict(
     labels = [str(label) for label in classifier.classes_]
     with terminal.progress_on_stderr(quiet=quiet) as progress:
         probabilities = classifier.predict_proba(texts, progress=progress).tolist()
+    records = [_record(text, labels, row) for text, row in zip(texts, probabilities, strict=True)]
     written = format or ("jsonl" if out and out.suffix == ".jsonl" else "csv")
-    table = (_jsonl if written == "jsonl" else _csv)(texts, labels, probabilities)
-    if out is None:
-        terminal.show_line(table.rstrip("\n"))
-    else:
+    table = (_jsonl if written == "jsonl" else _csv)(records, labels)
+    if out is not None:
         write_text(out, table)
         if not quiet:
             terminal.show_message(f"{len(texts):,} predictions are in {out}.")
+    if json:
+        terminal.show_json(records)
+    elif out is None:
+        terminal.show_line(table.rstrip("\n"))
 
 
 def generate(
     run: options.RunFolder,
     prompt: Annotated[str, typer.Argument(help="Text to go on from.", show_default=False)],
     temperature: Annotated[
-        float, typer.Option("--temperature", min=0.0, help="0 takes the likeliest token always.")
+        float,
+        typer.Option("--temperature", metavar="T", help="0 takes the likeliest token always."),
     ] = 0.0,
     top_k: Annotated[
         int | None,
@@ -117,6 +122,7 @@ def generate(
     num: Annotated[int, typer.Option("--num", min=1, help="Number of texts.")] = 1,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the first text.")] = 0,
     json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Go on writing from a prompt.
 
@@ -132,8 +138,8 @@ def generate(
             f"--num {num} at temperature 0 would give {num} equal texts.",
             remedy="Add for example --temperature 0.8.",
         )
-    from regraft.checkpoint import load_run
     from regraft.generate import generate as run_generate
+    from regraft.runfolder import load_run
 
     loaded = load_run(run, kind="language-model")
     texts = [
@@ -157,31 +163,32 @@ def generate(
 
 def _data_of(run: Path, flags: dict[str, Any]) -> DataSettings:
     """The run's own data settings, with the flags that were given."""
-    from regraft.checkpoint import read_settings
+    from regraft.runfolder import read_settings
 
     changes = {key.partition(".")[2]: value for key, value in flags.items() if value is not None}
     return dataclasses.replace(read_settings(run).data, **changes)
 
 
-def _csv(texts: Sequence[str], labels: Sequence[str], probabilities: list[list[float]]) -> str:
+def _record(text: str, labels: Sequence[str], probabilities: Sequence[float]) -> dict[str, Any]:
+    best = max(range(len(labels)), key=probabilities.__getitem__)
+    rounded = [round(probability, 6) for probability in probabilities]
+    return {
+        "text": text,
+        "label": labels[best],
+        "probability": rounded[best],
+        "probabilities": dict(zip(labels, rounded, strict=True)),
+    }
+
+
+def _csv(records: Sequence[dict[str, Any]], labels: Sequence[str]) -> str:
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(["text", "label", "probability", *(f"p({label})" for label in labels)])
-    for text, row in zip(texts, probabilities, strict=True):
-        best = max(range(len(row)), key=row.__getitem__)
-        writer.writerow([text, labels[best], *(f"{p:.6f}" for p in (row[best], *row))])
+    for record in records:
+        numbers = (record["probability"], *record["probabilities"].values())
+        writer.writerow([record["text"], record["label"], *(f"{p:.6f}" for p in numbers)])
     return table.getvalue()
 
 
-def _jsonl(texts: Sequence[str], labels: Sequence[str], probabilities: list[list[float]]) -> str:
-    lines = []
-    for text, row in zip(texts, probabilities, strict=True):
-        best = max(range(len(row)), key=row.__getitem__)
-        record = {
-            "text": text,
-            "label": labels[best],
-            "probability": round(row[best], 6),
-            "probabilities": {label: round(p, 6) for label, p in zip(labels, row, strict=True)},
-        }
-        lines.append(jsons.dumps(record, ensure_ascii=False) + "\n")
-    return "".join(lines)
+def _jsonl(records: Sequence[dict[str, Any]], labels: Sequence[str]) -> str:
+    return "".join(jsons.dumps(record, ensure_ascii=False) + "\n" for record in records)

@@ -7,7 +7,7 @@ of tokens or models.
 from regraft.text.clean import drop_leaks
 from regraft.text.duplicates import Leak, find_leaks, normalised, without_duplicates
 from regraft.text.profile import FileProfile, Profile, profile
-from regraft.text.readers import load_examples, read_documents, read_examples
+from regraft.text.readers import check_readable, load_examples, read_documents, read_examples
 from regraft.text.records import (
     Document,
     Example,
@@ -27,6 +27,7 @@ __all__ = [
     "Leak",
     "Profile",
     "check_labels_known",
+    "check_readable",
     "check_trainable",
     "drop_leaks",
     "find_leaks",

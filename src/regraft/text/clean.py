@@ -7,7 +7,8 @@ another folder, every kept row as it was. Knows no duplicates: it drops the rows
 import codecs
 import gzip
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +26,29 @@ def drop_leaks(
 ) -> dict[str, int]:
     """Write clean copies and return the rows dropped for each path.
 
-    A file without leaks, such as the first split, is copied byte for byte.
+    A file without leaks, such as the first split, is copied byte for byte. All files are read and
+    checked before the first copy is written.
     """
     rows_by_source: dict[str, set[int]] = {}
     for leak in leaks:
         rows_by_source.setdefault(leak.source, set()).add(leak.row)
     sources = [Path(path) for path in paths]
     _check_targets(sources, out_dir=out_dir)
-    dropped = {}
+    dropped: dict[str, int] = {}
+    copies: list[Callable[[], None]] = []
     for path in sources:
         if path.is_dir():
-            dropped[str(path)] = _clean_folder(path, out_dir / path.name, rows_by_source)
+            kept = _kept_files(path, rows_by_source)
+            dropped[str(path)] = len(folder_files(path)) - len(kept)
+            copies += [
+                partial(_copy, file, out_dir / path.name / file.relative_to(path)) for file in kept
+            ]
         else:
             rows = rows_by_source.get(str(path), set())
-            _clean_file(path, out_dir, rows=rows, data=data)
             dropped[str(path)] = len(rows)
+            copies += _copies_of_file(path, out_dir, rows=rows, data=data)
+    for write in copies:
+        write()
     return dropped
 
 
@@ -65,18 +74,19 @@ def _check_targets(paths: Sequence[Path], *, out_dir: Path) -> None:
         names.add(path.name)
 
 
-def _clean_file(path: Path, out_dir: Path, *, rows: set[int], data: DataSettings) -> None:
-    out_path = out_dir / path.name
+def _copies_of_file(
+    path: Path, out_dir: Path, *, rows: set[int], data: DataSettings
+) -> list[Callable[[], None]]:
+    """The writes still to be done for one file, after reading and checking it."""
     kind = kind_of(path)
     label_path = label_path_of(path) if kind == ".spm" else None
-    copies = [path, label_path] if label_path and label_path.exists() else [path]
+    files = [path, label_path] if label_path and label_path.exists() else [path]
     if not rows:
-        for copy in copies:
-            _copy(copy, out_dir / copy.name)
-        return
+        return [partial(_copy, file, out_dir / file.name) for file in files]
     if kind == ".parquet":
-        _write_parquet(path, out_path, rows=rows)
-        return
+        with opened_parquet(path) as table:
+            _check_some_left(path, num_rows=table.metadata.num_rows, num_dropped=len(rows))
+        return [partial(_write_parquet, path, out_dir / path.name, rows=rows)]
     lines: set[int] = set()
     num_rows = 0
     for row in read_rows(path, data=data, need_label=False):
@@ -84,17 +94,17 @@ def _clean_file(path: Path, out_dir: Path, *, rows: set[int], data: DataSettings
         if row.row in rows:
             lines.update(range(row.row, row.last_row + 1))
     _check_some_left(path, num_rows=num_rows, num_dropped=len(rows))
-    for copy in copies:
-        _write_lines(copy, out_dir / copy.name, without=lines, encoding=data.encoding)
+    return [
+        partial(_write_lines, file, out_dir / file.name, without=lines, encoding=data.encoding)
+        for file in files
+    ]
 
 
-def _clean_folder(path: Path, out_path: Path, rows_by_source: dict[str, set[int]]) -> int:
+def _kept_files(path: Path, rows_by_source: dict[str, set[int]]) -> list[Path]:
     files = folder_files(path)
     kept = [file for file in files if str(file) not in rows_by_source]
     _check_some_left(path, num_rows=len(files), num_dropped=len(files) - len(kept))
-    for file in kept:
-        _copy(file, out_path / file.relative_to(path))
-    return len(files) - len(kept)
+    return kept
 
 
 def _check_some_left(path: Path, *, num_rows: int, num_dropped: int) -> None:
@@ -124,7 +134,6 @@ def _write_parquet(path: Path, out_path: Path, *, rows: set[int]) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    _check_some_left(path, num_rows=table.num_rows, num_dropped=len(rows))
     kept = table.take([index for index in range(table.num_rows) if index + 1 not in rows])
     target = pyarrow.BufferOutputStream()
     pyarrow.parquet.write_table(kept, target)

@@ -28,9 +28,12 @@ def source_name(path: Path) -> str:
 
 def check_present(path: Path) -> None:
     """Refuse a path that is not there, before anything is read."""
-    if path == STANDARD_INPUT or path.exists():
-        return
-    siblings = [sibling.name for sibling in path.parent.iterdir()] if path.parent.is_dir() else []
+    try:
+        if path == STANDARD_INPUT or path.exists():
+            return
+        siblings = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+    except OSError as error:  # a name too long, a folder that may not be read
+        raise _read_error(path, error) from error
     near = difflib.get_close_matches(path.name, siblings, n=1)
     hint = f"Did you mean {str(path.with_name(near[0]))!r}?" if near else "Check the path."
     raise DataError(f"There is no file or folder {str(path)!r}.", remedy=hint)
@@ -51,9 +54,13 @@ def opened(path: Path) -> Iterator[BinaryIO | gzip.GzipFile]:
             remedy="Fetch or compress it again, or rename it if it is not compressed.",
         ) from error
     except OSError as error:
-        raise DataError(
-            f"Cannot read {path}: {error.strerror}.", remedy="Check the path and its permissions."
-        ) from error
+        raise _read_error(path, error) from error
+
+
+def _read_error(path: Path, error: OSError) -> DataError:
+    return DataError(
+        f"Cannot read {path}: {error.strerror}.", remedy="Check the path and its permissions."
+    )
 
 
 def read_lines(path: Path, *, encoding: str) -> Iterator[str]:

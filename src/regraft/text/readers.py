@@ -7,6 +7,7 @@ and row of what it refuses. Knows nothing of splits.
 
 import itertools
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from regraft.text.lines import (
     STANDARD_INPUT,
     check_present,
     nul_error,
+    opened,
     peeked,
     read_lines,
     source_name,
@@ -106,6 +108,15 @@ def read_rows(path: Path, *, data: DataSettings, need_label: bool) -> Iterator[R
         )
 
 
+def check_readable(path: Path) -> None:
+    """Refuse a path that cannot be read, or of an unknown format; its content stays unread."""
+    check_present(path)
+    if path != STANDARD_INPUT and not path.is_dir():
+        kind_of(path)
+        with opened(path):
+            pass
+
+
 def kind_of(path: Path) -> str:
     """The format of a file, by its extension: a key of `_READERS`."""
     if path == STANDARD_INPUT:
@@ -171,8 +182,12 @@ def _jsonl_rows(
         try:
             record = json.loads(line)
             problem = "" if isinstance(record, dict) else f"it is a {type(record).__name__}"
-        except (json.JSONDecodeError, RecursionError) as error:
-            problem = f"{getattr(error, 'msg', error)} at character {getattr(error, 'pos', 0) + 1}"
+        except json.JSONDecodeError as error:
+            problem = f"{error.msg} at character {error.pos + 1}"
+        except RecursionError:
+            problem = "it is nested too deeply"
+        except ValueError:  # Python's limit on the digits it turns into an integer
+            problem = "it holds a number of too many digits"
         if problem:
             raise DataError(
                 f"{source} row {row} is not a JSON object: {problem}.",
@@ -318,6 +333,11 @@ def _text_of(value: Any, *, source: str, row: int) -> str:
             "Texts are strings.",
             remedy="Pass --text with the column that holds them.",
         )
+    return _characters(value, source=source, row=row)
+
+
+def _characters(value: str, *, source: str, row: int) -> str:
+    """A string out of JSON or parquet, or the name of a folder, if it holds characters only."""
     if "\0" in value:
         raise nul_error(source, row=row)
     if _SURROGATE.search(value):
@@ -333,8 +353,10 @@ def _label_of(value: Any, *, source: str, row: int) -> str | None:
         return None
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, str | int | float):
-        return str(value).strip()
+    if isinstance(value, str):
+        return _characters(value.strip(), source=source, row=row)
+    if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+        return str(value)
     raise DataError(
         f"The label of {source} row {row} is {value!r:.60}.",
         "A label is a name or a whole number.",

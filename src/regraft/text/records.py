@@ -10,8 +10,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from regraft.errors import DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +70,18 @@ class Labels:
             )
         return self._targets[label]
 
+    def targets(self, examples: Sequence[Example]) -> "NDArray[np.int64]":
+        """The targets of examples, in order."""
+        import numpy as np
+
+        return np.array([self.target(example.label) for example in examples], dtype=np.int64)
+
 
 def labels_of(examples: Sequence[Example]) -> Labels:
     """The labels that occur, sorted; as numbers if all of them are whole numbers."""
     names = {example.label for example in examples}
-    if all(_WHOLE_NUMBER.fullmatch(name) for name in names):
+    # Python turns no string of thousands of digits into an integer.
+    if all(_WHOLE_NUMBER.fullmatch(name) and len(name) <= _LONGEST_NUMBER for name in names):
         return Labels(tuple(sorted(names, key=lambda name: (int(name), name))))
     return Labels(tuple(sorted(names)))
 
@@ -97,7 +109,7 @@ def check_trainable(examples: Sequence[Example]) -> None:
         raise DataError(
             f"{place} {found}.",
             "A classifier needs at least two classes.",
-            remedy="Add examples of another class, or check --label.",
+            remedy="Add examples of another class, or name another column of labels.",
         )
 
 
@@ -164,4 +176,5 @@ def _quoted(names: Sequence[str]) -> str:
 
 
 _WHOLE_NUMBER = re.compile(r"[+-]?\d+")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_LONGEST_NUMBER = 20
+_NUMBER = re.compile(r"(?i)[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|inf|infinity)")

@@ -58,6 +58,7 @@ def read_csv_records(
     header_line, lines = peeked(lines)
     if not header_line:
         return
+    csv.field_size_limit(_LONGEST_FIELD)
     delimiter = _likely_delimiter(header_line, delimiters, wanted=columns.text)
     records = _split_records(lines, source=source, delimiter=delimiter)
     header, _, _ = next(records)
@@ -80,7 +81,7 @@ def _likely_delimiter(header_line: str, delimiters: str, *, wanted: str) -> str:
     """The delimiter under which the header names the wanted column, else has most columns."""
 
     def score(delimiter: str) -> tuple[bool, int]:
-        names = next(csv.reader([header_line], delimiter=delimiter), [])
+        names = next(csv.reader(header_line.splitlines()[:1], delimiter=delimiter), [])
         return wanted in [name.strip() for name in names], len(names)
 
     return max(delimiters, key=score)
@@ -89,7 +90,6 @@ def _likely_delimiter(header_line: str, delimiters: str, *, wanted: str) -> str:
 def _split_records(
     lines: Iterable[str], *, source: str, delimiter: str
 ) -> Iterator[tuple[list[str], int, int]]:
-    csv.field_size_limit(_LONGEST_FIELD)
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
         row = reader.line_num + 1
@@ -109,6 +109,12 @@ def _quote_error(source: str, *, row: int, last_row: int, error: csv.Error) -> D
             f"{source} row {row} opens a quote that is never closed.",
             f"It swallows all up to row {last_row}.",
             remedy='Close it, or write a quote inside a quoted text twice ("").',
+        )
+    if "new-line character" in str(error):
+        return DataError(
+            f"{source} row {row} holds a carriage return outside of quotes.",
+            "Lines end with a newline, with or without a carriage return before it.",
+            remedy="Convert the line ends of the file.",
         )
     return DataError(
         f"{source} row {row} is not valid csv (noticed in row {last_row}): {error}.",

@@ -1,0 +1,363 @@
+"""The run folder: what lies in it, its format version, and how it is written and read.
+
+Comes in: a model, its tokenizer, settings. Goes out: files that are always whole, and the same
+objects again. Only safetensors and JSON are written, by the first process alone. Knows nothing of
+how to train; its `checkpoints` are a room of their own.
+"""
+
+import contextlib
+import dataclasses
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from regraft.checkpoint import Checkpoints, file_digest, write_tensors
+from regraft.config import Settings, flat, settings_from_dict, settings_to_dict
+from regraft.errors import ConfigError, RegraftError, RunFolderError
+from regraft.heads import Model, build_classifier, build_language_model
+from regraft.parallel import whole, world
+from regraft.runtime import disk_error, environment, write_json, write_whole
+from regraft.tokenizer import Tokenizer, load_tokenizer
+
+FORMAT_VERSION = 1
+
+Kind = Literal["language-model", "classifier"]
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """run.json: what this run is, where it came from, and whether it has ended."""
+
+    kind: Kind
+    status: Literal["training", "complete"]
+    labels: tuple[str, ...] = ()
+    base: dict[str, Any] | None = None
+    fingerprints: dict[str, str] = field(default_factory=dict)
+    result: dict[str, Any] = field(default_factory=dict)
+    created: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+    weights_digest: str | None = None
+    format_version: int = FORMAT_VERSION
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A complete run, ready to use."""
+
+    run_dir: Path
+    info: RunInfo
+    settings: Settings
+    tokenizer: Tokenizer
+    model: Model
+
+
+class RunFolder:
+    """One run on disk, while it is being written."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+
+    @property
+    def exists(self) -> bool:
+        """Has a run been started here?"""
+        return (self.run_dir / "run.json").exists()
+
+    @property
+    def tokens_dir(self) -> Path:
+        """The token store of this run, while it trains."""
+        return self.run_dir / "tokens"
+
+    def checkpoints(self, *, keep: int) -> Checkpoints:
+        """The states of this run while it trains."""
+        return Checkpoints(self.run_dir / "checkpoints", keep=keep)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else may write here meanwhile. The lock is the system's: it dies with its owner.
+
+        A folder that is still empty at the end, because the input was refused, is removed.
+        """
+        if not world().is_first:
+            yield
+            return
+        lock = FileLock(self.run_dir / _LOCK, timeout=0)
+        try:
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+        except Timeout as error:
+            raise RunFolderError(
+                f"{self.run_dir} is in use by another process.",
+                "Two runs cannot write into one folder.",
+                remedy="Wait for it to end, stop it, or choose another --out.",
+            ) from error
+        except OSError as error:
+            raise disk_error(self.run_dir, error) from error
+        try:
+            yield
+        finally:
+            (self.run_dir / _LOCK).unlink(missing_ok=True)
+            lock.release()
+            if not any(self.run_dir.iterdir()):
+                self.run_dir.rmdir()
+
+    def check_free(self, *, resume: bool) -> None:
+        """Refuse a folder that is taken; recipes ask before they do any work for it.
+
+        What a start left behind that a crash or a full disk cut short does not count.
+        """
+        if self.exists:
+            if not resume:
+                raise RunFolderError(
+                    f"{self.run_dir} already holds a run.",
+                    remedy="Choose another --out, pass --resume to go on, or remove the folder.",
+                )
+        elif self.run_dir.exists() and (
+            not self.run_dir.is_dir() or any(map(_is_foreign, self.run_dir.iterdir()))
+        ):
+            raise RunFolderError(
+                f"{self.run_dir} exists and is not an empty folder.",
+                "A run is written into a folder of its own.",
+                remedy="Choose another --out.",
+            )
+
+    def start(
+        self, info: RunInfo, *, settings: Settings, tokenizer: Tokenizer, resume: bool
+    ) -> RunInfo:
+        """Begin a run, or go on with the one that is here if it is the same run.
+
+        Refuses to overwrite, and refuses to resume with other settings or data, naming them.
+        """
+        self.check_free(resume=resume)
+        if not self.exists:
+            self._begin(info, settings=settings, tokenizer=tokenizer)
+        there = read_info(self.run_dir)
+        self._refuse_changes(there, info=info, settings=settings)
+        return there
+
+    def _begin(self, info: RunInfo, *, settings: Settings, tokenizer: Tokenizer) -> None:
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        info = dataclasses.replace(info, created=now, environment=environment())
+        try:
+            tokenizer.save(self.run_dir / "tokenizer.json")
+            write_json(self.run_dir / "config.json", settings_to_dict(settings))
+            # Last: its presence says that the files above are there.
+            self._write_info(info)
+        except RegraftError:
+            for name in _BEFORE_RUN_JSON:
+                (self.run_dir / name).unlink(missing_ok=True)
+            raise
+
+    def finish(self, info: RunInfo, *, model: Model) -> None:
+        """Write the final weights and mark the run complete; its tokens and checkpoints go."""
+        tensors = {name: whole(tensor) for name, tensor in model.state_dict().items()}
+        if world().is_first:
+            path = self.run_dir / "model.safetensors"
+            write_tensors(path, tensors)
+            self._write_info(
+                dataclasses.replace(info, status="complete", weights_digest=file_digest(path))
+            )
+            self.checkpoints(keep=1).remove()
+            shutil.rmtree(self.tokens_dir, ignore_errors=True)
+
+    def log(self, record: dict[str, Any]) -> None:
+        """Append one record to metrics.jsonl."""
+        if not world().is_first:
+            return
+        try:
+            with (self.run_dir / "metrics.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+        except OSError as error:
+            raise disk_error(self.run_dir / "metrics.jsonl", error) from error
+
+    def truncate_metrics(self, *, after: int) -> None:
+        """Forget what was logged after a step: a resumed run takes those steps again."""
+        path = self.run_dir / "metrics.jsonl"
+        if world().is_first and path.exists():
+            kept = [record for record in read_metrics(self.run_dir) if record["step"] <= after]
+            text = "".join(json.dumps(record) + "\n" for record in kept)
+            write_whole(path, lambda file: file.write(text.encode()))
+
+    def _write_info(self, info: RunInfo) -> None:
+        write_json(self.run_dir / "run.json", dataclasses.asdict(info))
+
+    def _refuse_changes(self, there: RunInfo, *, info: RunInfo, settings: Settings) -> None:
+        before = flat(_read_json(self.run_dir / "config.json"))
+        now = flat(settings_to_dict(settings))
+        changed = [
+            f"{key} was {before.get(key)!r} and is {value!r}"
+            for key, value in now.items()
+            if before.get(key) != value and key not in _MAY_CHANGE
+        ]
+        changed += [
+            f"{name} has changed"
+            for name, value in info.fingerprints.items()
+            if there.fingerprints.get(name) != value
+        ]
+        if changed:
+            raise RunFolderError(
+                f"{self.run_dir} was started otherwise: {'; '.join(changed)}.",
+                "A resumed run must equal one that was never interrupted.",
+                remedy="Resume with the same settings and data, or choose another --out.",
+            )
+
+
+_LOCK = "run.lock"
+_BEFORE_RUN_JSON = ("tokenizer.json", "config.json")
+
+
+def _is_foreign(path: Path) -> bool:
+    return not path.name.lstrip(".").startswith((*_BEFORE_RUN_JSON, "run.json", "tokens", _LOCK))
+
+
+# Settings that cannot change the weights.
+_MAY_CHANGE = {"train.checkpoint_every", "train.keep_checkpoints"}
+
+
+def load_run(run_dir: Path, *, kind: Kind | None = None) -> LoadedRun:
+    """Read a complete run folder, refusing one that is incomplete, damaged or newer than we are."""
+    info = read_info(run_dir)
+    if info.status != "complete":
+        raise RunFolderError(
+            f"The run in {run_dir} has not ended: there are no final weights yet.",
+            remedy="Go on with the same command and --resume.",
+        )
+    if kind is not None and info.kind != kind:
+        raise RunFolderError(
+            f"{run_dir} holds a {info.kind}, not a {kind}.",
+            remedy="Use `regraft finetune` to make a classifier, `regraft pretrain` for a base.",
+        )
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        if not (run_dir / name).exists():
+            raise _incomplete(run_dir / name)
+    settings = read_settings(run_dir)
+    tokenizer = load_tokenizer(run_dir / "tokenizer.json")
+    tensors = _load_weights(run_dir / "model.safetensors", digest=info.weights_digest)
+    _check_vocabulary(run_dir, tensors=tensors, tokenizer=tokenizer)
+    model = _build(info, settings=settings, tokenizer=tokenizer)
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise RunFolderError(
+            f"{run_dir / 'model.safetensors'} does not fit {run_dir / 'config.json'}.",
+            "Weights and configuration must come from the same run.",
+            remedy="Restore the folder or train again.",
+        ) from error
+    return LoadedRun(run_dir, info, settings, tokenizer, model.eval())
+
+
+def read_info(run_dir: Path) -> RunInfo:
+    """run.json, checked for format and completeness."""
+    values = _read_json(run_dir / "run.json")
+    version = values.get("format_version")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise RunFolderError(
+            f"{run_dir} has folder format {version}; this regraft reads up to {FORMAT_VERSION}.",
+            remedy="Install a newer regraft: pip install --upgrade regraft.",
+        )
+    known = {part.name for part in dataclasses.fields(RunInfo)}
+    missing = {"kind", "status"} - values.keys()
+    if missing:
+        raise RunFolderError(
+            f"{run_dir / 'run.json'} lacks {', '.join(sorted(missing))}.",
+            remedy="Restore the folder or train again.",
+        )
+    values["labels"] = tuple(values.get("labels", ()))
+    return RunInfo(**{key: value for key, value in values.items() if key in known})
+
+
+def read_settings(run_dir: Path) -> Settings:
+    """config.json, validated again."""
+    # A folder of a newer format is called newer, not damaged.
+    read_info(run_dir)
+    try:
+        return settings_from_dict(_read_json(run_dir / "config.json"))
+    except ConfigError as error:
+        raise RunFolderError(
+            f"{run_dir / 'config.json'} is damaged: {error.problem}",
+            remedy="Restore the folder or train again.",
+        ) from error
+
+
+def read_metrics(run_dir: Path) -> Iterator[dict[str, Any]]:
+    """The records of metrics.jsonl; a last line cut off by a crash is left out."""
+    with (run_dir / "metrics.jsonl").open(encoding="utf-8") as file:
+        for line in file:
+            if line.endswith("\n"):
+                yield json.loads(line)
+
+
+def _build(info: RunInfo, *, settings: Settings, tokenizer: Tokenizer) -> Model:
+    if info.kind == "language-model":
+        return build_language_model(settings.model, vocab_size=tokenizer.vocab_size)
+    return build_classifier(
+        settings.model,
+        vocab_size=tokenizer.vocab_size,
+        num_classes=len(info.labels),
+        pooling=settings.head.pooling,
+    )
+
+
+def _check_vocabulary(
+    run_dir: Path, *, tensors: dict[str, torch.Tensor], tokenizer: Tokenizer
+) -> None:
+    num_rows = len(tensors.get("backbone.embedding.weight", ()))
+    if num_rows != tokenizer.vocab_size:
+        raise RunFolderError(
+            f"{run_dir / 'tokenizer.json'} has {tokenizer.vocab_size:,} tokens, but the weights "
+            f"are made for {num_rows:,}.",
+            "Tokenizer and weights must come from the same run.",
+            remedy="Restore the tokenizer.json this model was trained with.",
+        )
+
+
+def _load_weights(path: Path, *, digest: str | None) -> dict[str, torch.Tensor]:
+    try:
+        if digest is not None and file_digest(path) != digest:
+            raise RunFolderError(
+                f"{path} is damaged: it changed since it was written.",
+                remedy="Restore the file or train again.",
+            )
+        return load_file(path)
+    except FileNotFoundError as error:
+        raise _incomplete(path) from error
+    except (SafetensorError, OSError) as error:
+        raise RunFolderError(
+            f"{path} is damaged: {error}.", remedy="Restore the file or train again."
+        ) from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise _incomplete(path) from error
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise RunFolderError(
+            f"{path} cannot be read: {error}.", remedy="Restore the file or train again."
+        ) from error
+    if not isinstance(values, dict):
+        raise RunFolderError(
+            f"{path} holds no JSON object.", remedy="Restore the file or train again."
+        )
+    return values
+
+
+def _incomplete(path: Path) -> RegraftError:
+    if not path.parent.is_dir():
+        return RunFolderError(
+            f"There is no run folder {path.parent}.",
+            remedy="Check the path; `regraft pretrain ... --out DIR` makes one.",
+        )
+    return RunFolderError(
+        f"{path.parent} is not a complete run folder: {path.name} is missing.",
+        remedy="Check the path, restore the file, or train again.",
+    )
