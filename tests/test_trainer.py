@@ -14,7 +14,7 @@ from regraft.heads import Model, build_language_model
 from regraft.objectives import LossSum, causal
 from regraft.runtime import seeded
 from regraft.store import TokenStore
-from regraft.trainer import StepRecord, _settle, build_state, steps
+from regraft.trainer import StepRecord, _settle, budget_plan, build_state, steps
 
 VOCAB = 17
 TRAIN = TrainSettings(steps=6, batch_size=4, lr=1e-2, warmup_steps=2, seed=3)
@@ -162,3 +162,19 @@ def test_causal_loss_curve_is_golden(golden):
     settings = dataclasses.replace(TRAIN, steps=12)
     _, records = train(settings, dropout=0.0)
     golden("loss_causal.txt", "".join(f"{record.loss:.3f}\n" for record in records))
+
+
+def test_time_budget_tells_its_plan_twice():
+    settings = TrainSettings(minutes=1.0, warmup_steps=4)
+    state = build_state(new_model(), settings=settings, num_rows=40)
+    plans = []
+    while state.total_steps is None:
+        state.step += 1
+        state.num_tokens += 100
+        state.seconds += 0.5
+        _settle(state, seconds=0.5, settings=settings)
+        plans.append(budget_plan(state, settings=settings))
+    first, second = [plan for plan in plans if plan]
+    assert first.startswith("At this pace 1 min are about 120 steps, 12,000 tokens.")
+    assert plans.index(first) == 9
+    assert second == "48 steps are left; the rate falls from here."

@@ -33,7 +33,7 @@ from regraft.runtime import (
     write_json,
     write_whole,
 )
-from regraft.trainer import StepRecord, TrainState, steps, use_threads
+from regraft.trainer import StepRecord, TrainState, budget_plan, steps, use_threads
 
 # Looked at again after this long while a full disk holds up a run.
 PAUSE_SECONDS = 10.0
@@ -69,6 +69,8 @@ def kept_steps(
             now = state.seconds if budget_seconds else state.step
             progress.advance(now - done, note=note(record))
             done = now
+            if plan := budget_plan(state, settings=settings):
+                progress.say(plan)
             stopped = world().any(interruption.requested)
             every = settings.checkpoint_every
             if checkpoints and (stopped or (every and record.step % every == 0)):

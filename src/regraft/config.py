@@ -40,6 +40,12 @@ class ModelSettings(_Section):
         Literal["lab"],
         Doc("Kind of block: `lab` is post-norm, ReLU, sinusoidal positions, square mask."),
     ] = "lab"
+    size: Annotated[
+        Literal["auto"] | None,
+        Doc(
+            "`auto` chooses width, layers and heads for the minutes given; what it chose is saved."
+        ),
+    ] = None
     width: Annotated[int, Ge(2), Doc("Width d of the embedding and of every layer.")] = 200
     num_layers: Annotated[int, Ge(1), Doc("Number of layers L.")] = 4
     num_heads: Annotated[int, Ge(1), Doc("Number of attention heads H; must divide the width.")] = 2
@@ -274,14 +280,25 @@ def resolve(
         _merge(values, _held_by(base))
     _merge(values, file_values)
     if size is not None:
-        if size not in SIZES:
-            problems.append(f"size: {size!r} is not one of {_names(SIZES)}")
+        if size == "auto":
+            _merge(values, {"model": {"size": "auto"}})
+        elif size not in SIZES:
+            problems.append(f"size: {size!r} is not one of auto, {_names(SIZES)}")
         else:
-            width, num_layers, num_heads = SIZES[size]
-            shape = {"width": width, "num_layers": num_layers, "num_heads": num_heads}
-            _merge(values, {"model": shape})
+            _merge(values, {"model": _shape_of(size)})
     _merge(values, _nested(overrides or {}, problems))
     return _validated(values, problems, base=base)
+
+
+def _shape_of(size: str) -> dict[str, int]:
+    width, num_layers, num_heads = SIZES[size]
+    return {"width": width, "num_layers": num_layers, "num_heads": num_heads}
+
+
+def with_size(settings: Settings, size: str) -> Settings:
+    """Settings of one of SIZES, where `auto` left it open."""
+    shape = _shape_of(size)
+    return replace(settings, "model", size=None, **shape, feedforward_width=shape["width"])
 
 
 def settings_from_dict(values: Mapping[str, Any]) -> Settings:
@@ -472,6 +489,8 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         yield f"model.num_heads: {model.num_heads} does not divide model.width {model.width}"
     if model.width % 2:
         yield f"model.width: {model.width} is odd; sinusoidal positions come in pairs"
+    if model.size == "auto" and train.minutes is None:
+        yield "model.size: auto chooses for a time budget; give train.minutes"
     if settings.data.max_length > model.max_positions:
         yield (
             f"data.max_length: {settings.data.max_length} exceeds "

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from regraft.config import ModelSettings
+from regraft.config import SIZES, ModelSettings, Settings, with_size
 
 SYMBOLS = {
     "V": "vocabulary",
@@ -93,6 +93,34 @@ class Ledger:
                 "scores_if_held_whole": asdict(self.whole_scores_bytes),
             },
         }
+
+
+# A size is worth its budget when every weight of its blocks is trained on at least so many tokens;
+# a model with fewer has not left its random start. See docs/log.md for what was measured.
+TOKENS_PER_WEIGHT = 5
+# Share of the arithmetic of a large matrix product that training reaches.
+REACHED_SHARE = 0.5
+
+
+def size_for_budget(settings: Settings, *, flops_per_second: float) -> str:
+    """The largest of SIZES that the minutes of the settings can train; at least the smallest."""
+    assert settings.train.minutes is not None
+    fitting = [next(iter(SIZES))]
+    for size in SIZES:
+        model = with_size(settings, size).model
+        vocab_size = settings.tokenizer.size
+        counted = ledger(
+            model,
+            vocab_size=vocab_size,
+            max_length=settings.data.max_length,
+            batch_size=settings.train.batch_size,
+        )
+        per_second = REACHED_SHARE * flops_per_second / counted.flops_forward_backward
+        num_tokens = settings.train.minutes * 60 * per_second
+        block_weights = counted.base - vocab_size * model.width
+        if num_tokens >= TOKENS_PER_WEIGHT * block_weights:
+            fitting.append(size)
+    return fitting[-1]
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,8 @@ def build_runner(model: Model, *, parallel: Literal["ddp", "fsdp"]) -> nn.Module
     mesh = init_device_mesh(device().type, (size,))
     for block in model.backbone.blocks:
         fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+    # Resharded after a forward pass, too: a checkpoint after a validation must find the shards.
+    fully_shard(model, mesh=mesh, reshard_after_forward=True)
     register_fsdp_forward_method(model, "compute")
     return runner
 

@@ -17,14 +17,15 @@ from typing import Any
 
 from regraft.batches import Rows, language_model_rows
 from regraft.checkpoint import kept_steps
-from regraft.config import DataSettings, Settings, TrainSettings, resolve
+from regraft.config import DataSettings, Settings, TrainSettings, resolve, with_size
 from regraft.evaluate import language_model_loss
 from regraft.heads import build_language_model
+from regraft.ledger import size_for_budget
 from regraft.metrics import bits_per_byte, unigram_entropy
 from regraft.objectives import causal
 from regraft.parallel import is_restarted, joined, world
-from regraft.runfolder import RunFolder, RunInfo, read_info
-from regraft.runtime import SILENT, Progress, device, seeded
+from regraft.runfolder import RunFolder, RunInfo, read_info, read_settings
+from regraft.runtime import SILENT, Progress, device, matrix_speed, seeded
 from regraft.shards import source_fingerprint, write_store
 from regraft.store import TokenStore, is_store, open_store
 from regraft.text import read_documents
@@ -105,6 +106,7 @@ def _pretrain(
     resume: bool,
     progress: Progress,
 ) -> PretrainResult:
+    settings = _sized(settings, folder=folder, resume=resume, progress=progress)
     tokenizer, info = _begin(
         texts,
         folder=folder,
@@ -165,6 +167,23 @@ def _pretrain(
     )
     folder.finish(dataclasses.replace(info, result=result.to_dict()), model=model)
     return result
+
+
+def _sized(settings: Settings, *, folder: RunFolder, resume: bool, progress: Progress) -> Settings:
+    """Settings with a shape: where it was left open, the one the run has or its budget allows."""
+    if settings.model.size is None:
+        return settings
+    if resume and folder.exists:
+        return dataclasses.replace(settings, model=read_settings(folder.run_dir).model)
+    # The first process measures for all: they must build the same model.
+    speed = world().sums(matrix_speed() if world().is_first else 0.0)[0] * world().size
+    size = size_for_budget(settings, flops_per_second=speed)
+    settings = with_size(settings, size)
+    progress.say(
+        f"Size for {settings.train.minutes:g} min at {speed / 1e9:,.0f} GFLOP/s: {size} (width "
+        f"{settings.model.width}, {settings.model.num_layers} layers)."
+    )
+    return settings
 
 
 def _begin(

@@ -97,6 +97,23 @@ def fastest_threads(work: Callable[[], None]) -> int:
     return min(candidates, key=lambda number: seconds[number])
 
 
+def matrix_speed() -> float:
+    """Floating-point operations a second of a comfortable matrix product: the machine's limit."""
+    import torch
+
+    size, num_products = 1024, 8
+    a = torch.randn(size, size, device=device())
+    seconds = []
+    for _ in range(4):
+        start = time.perf_counter()
+        b = a
+        for _ in range(num_products):
+            b = a @ b
+        float(b[0, 0])  # waits for a GPU
+        seconds.append(time.perf_counter() - start)
+    return 2 * size**3 * num_products / min(seconds)
+
+
 def device() -> "torch.device":
     """The best device present: CUDA, then Apple's MPS, then the CPU."""
     import torch

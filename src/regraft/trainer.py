@@ -32,6 +32,9 @@ from regraft.runtime import autocast, fastest_threads, is_out_of_memory, seeded
 SETTLED_SHARE = 0.6
 PACE_STEPS = 50
 
+# Steps until the pace is steady enough to tell what a time budget will do.
+PLAN_STEPS = 10
+
 # A machine that became busier after that may overrun its budget by this much, not more.
 OVERRUN = 1.1
 
@@ -53,6 +56,7 @@ class TrainState:
     num_slots: int = 0
     seconds: float = 0.0
     num_threads: int | None = None
+    settled_at: int | None = None
     recent_seconds: list[float] = field(default_factory=list)
 
     @property
@@ -280,6 +284,25 @@ def _settle(state: TrainState, *, seconds: float, settings: TrainSettings) -> No
         remaining = max(budget_seconds - state.seconds, 0.0)
         state.decay_from = max(state.step, settings.warmup_steps)
         state.total_steps = state.step + max(int(remaining / pace), 1)
+        state.settled_at = state.step
+
+
+def budget_plan(state: TrainState, *, settings: TrainSettings) -> str | None:
+    """What a time budget will do, told at the two steps where something is known."""
+    if settings.minutes is None:
+        return None
+    if state.step == PLAN_STEPS and state.total_steps is None:
+        pace = float(np.median(state.recent_seconds))
+        num_steps = settings.minutes * 60 / pace
+        num_tokens = num_steps * state.num_tokens / state.step
+        return (
+            f"At this pace {settings.minutes:g} min are about {num_steps:,.0f} steps, "
+            f"{num_tokens:,.0f} tokens. The rate rises over {settings.warmup_steps} steps, stays "
+            f"until {SETTLED_SHARE:.0%} of the time is gone, then falls to zero by the end."
+        )
+    if state.total_steps is not None and state.step == state.settled_at:
+        return f"{state.total_steps - state.step:,} steps are left; the rate falls from here."
+    return None
 
 
 def _is_done(state: TrainState, *, settings: TrainSettings) -> bool:

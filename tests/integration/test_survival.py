@@ -72,6 +72,8 @@ def weights(run_dir: Path) -> dict[str, torch.Tensor]:
     return load_file(run_dir / "model.safetensors")
 
 
+# The bias of a key moves every score of a row alike: its gradient is nothing but rounding, which Adam
+# turns into steps. A small rate keeps those below the tolerance.
 def assert_equal(one: Path, other: Path, *, atol: float = 0.0) -> None:
     for name, tensor in weights(one).items():
         torch.testing.assert_close(weights(other)[name], tensor, atol=atol, rtol=0)
@@ -135,8 +137,8 @@ def finish(process: "subprocess.Popen[str]") -> str:
     return stdout
 
 
-def command(text: Path, out: Path, *, steps: int = 12, **changes: Any) -> list[object]:
-    values = {**TINY, "model.dropout": 0, "train.lr": 1e-3, **changes}
+def command(text: Path, out: Path, *, steps: int = 40, **changes: Any) -> list[object]:
+    values = {**TINY, "model.dropout": 0, "train.lr": 1e-4, **changes}
     given = [f"--set={key}={value}" for key, value in values.items()]
     return ["pretrain", text, "--out", out, "--steps", steps, *given]
 
@@ -144,7 +146,7 @@ def command(text: Path, out: Path, *, steps: int = 12, **changes: Any) -> list[o
 @pytest.fixture
 def alone(tmp_path: Path, text: Path) -> Path:
     """The same training by one process."""
-    overrides = {**TINY, "model.dropout": 0, "train.lr": 1e-3, "train.steps": 12}
+    overrides = {**TINY, "model.dropout": 0, "train.lr": 1e-4, "train.steps": 40}
     pretrain([text], out=tmp_path / "alone", settings=resolve("pretrain", overrides=overrides))
     return tmp_path / "alone"
 
@@ -189,9 +191,9 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path, text, alone, p
 @pytest.mark.slow
 def test_torchrun_restarts_after_a_killed_worker(tmp_path, text):
     changes = {"train.checkpoint_every": 2}
-    finish(launch(2, *command(text, tmp_path / "straight", steps=60, **changes)))
+    finish(launch(2, *command(text, tmp_path / "straight", **changes)))
     out = tmp_path / "killed"
-    process = launch(2, *command(text, out, steps=60, **changes), restarts=2)
+    process = launch(2, *command(text, out, **changes), restarts=2)
     wait_for(out / "checkpoints" / "00000004", process)
     workers = subprocess.run(
         ["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True

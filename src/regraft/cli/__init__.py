@@ -81,6 +81,7 @@ app.command()(show.attention)
 app.command()(show.picture)
 app.command()(show.params)
 app.command()(show.settings)
+app.command()(train.bench)
 
 
 def _show_version(asked: bool) -> bool:

@@ -43,8 +43,12 @@ Preset = Annotated[
     ),
 ]
 Size = Annotated[
-    Literal["tiny", "mini", "small", "base"] | None,
-    typer.Option("--size", help=f"Shape of the model: {_SIZES}.", show_default=False),
+    Literal["tiny", "mini", "small", "base", "auto"] | None,
+    typer.Option(
+        "--size",
+        help=f"Shape of the model: {_SIZES}; auto chooses for --minutes.",
+        show_default=False,
+    ),
 ]
 Steps = Annotated[int | None, _setting("train.steps", "--steps", "N")]
 Epochs = Annotated[int | None, _setting("train.epochs", "--epochs", "N")]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from regraft.cli import terminal
 
 if TYPE_CHECKING:
+    from regraft.bench import BenchResult
     from regraft.compare import Comparison
     from regraft.demo import DemoResult
     from regraft.evaluate import Evaluation
@@ -100,6 +101,8 @@ def show_pretrained(result: "PretrainResult") -> None:
             ("tokens seen", f"{result.num_tokens:,} in {_counted(result.num_steps, 'step')}"),
             ("time", terminal.duration(result.seconds)),
             ("tokens per second", f"{result.tokens_per_second:,.0f}"),
+            ("processes x threads", f"{result.num_processes} x {result.num_threads}"),
+            ("padding", f"{result.padding_share:.1%}"),
             ("valid loss", f"{result.valid_loss:.3f}"),
             ("to beat (unigram entropy)", f"{result.unigram_entropy:.3f}"),
             ("bits per byte", f"{result.bits_per_byte:.3f}"),
@@ -108,6 +111,38 @@ def show_pretrained(result: "PretrainResult") -> None:
     )
     if not result.beats_unigram:
         terminal.show_line("The model is no better than word frequencies: train longer.")
+
+
+def show_bench(result: "BenchResult") -> None:
+    """The speed of every shape beside the machine's limit, and one pass over the corpus."""
+    head = ["shape", "width", "layers", "parameters", "threads", "tokens/s", "of the limit"]
+    rows = [
+        [
+            speed.name,
+            str(speed.width),
+            str(speed.num_layers),
+            f"{speed.num_parameters:,}",
+            str(speed.num_threads),
+            f"{speed.tokens_per_second:,.0f}",
+            f"{speed.share_of_limit:.0%}",
+        ]
+        for speed in result.speeds
+    ]
+    if result.corpus_tokens is not None:
+        head.append("one pass")
+        for row, speed in zip(rows, result.speeds, strict=True):
+            row.append(terminal.duration(speed.corpus_seconds or 0.0))
+    terminal.show_table(head, rows, right=head[1:])
+    limit = result.matrix_flops_per_second / 1e9
+    terminal.show_line(
+        f"The limit is a plain matrix product: {limit:,.0f} GFLOP/s on {result.device}. "
+        f"Vocabulary {result.vocab_size:,}."
+    )
+    if result.corpus_bytes is not None:
+        megabytes = result.corpus_bytes / 1e6
+        terminal.show_line(
+            f"The corpus: {megabytes:,.1f} MB, about {result.corpus_tokens:,} tokens."
+        )
 
 
 def show_finetuned(result: "FinetuneResult") -> None:

@@ -1,4 +1,4 @@
-"""The commands that train: `regraft pretrain`, `finetune`, `compare` and `demo`."""
+"""The commands that train: `regraft pretrain`, `finetune`, `compare`, `bench` and `demo`."""
 
 import itertools
 import os
@@ -79,6 +79,46 @@ def pretrain(
         terminal.show_json(result.to_dict())
     else:
         results.show_pretrained(result)
+
+
+def bench(
+    texts: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="TEXT", help="Files whose cost is asked.", show_default=False),
+    ] = None,
+    text: options.TextColumn = None,
+    encoding: options.Encoding = None,
+    documents: options.Documents = None,
+    config: options.Config = None,
+    preset: options.Preset = None,
+    assignments: options.Assignments = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Measure what this machine can train, and how long a corpus would take.
+
+    Real training steps at several sizes, a few seconds each, beside a plain matrix product.
+
+    \b
+    Example:
+      regraft bench
+      regraft bench reviews.txt --preset lab
+    """
+    settings = settings_from(
+        "pretrain",
+        preset=preset,
+        config=config,
+        assignments=assignments,
+        flags=data_flags(text=text, encoding=encoding, documents=documents),
+    )
+    from regraft.bench import bench as run
+
+    with terminal.progress_on_stderr(quiet=quiet) as progress:
+        result = run(texts or [], settings=settings, progress=progress)
+    if json:
+        terminal.show_json(result.to_dict())
+    else:
+        results.show_bench(result)
 
 
 def finetune(
