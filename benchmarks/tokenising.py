@@ -174,7 +174,8 @@ def main() -> None:
             settings = TokenizerSettings(size=8192, sample_bytes=20_000_000)
             train_tokenizer(lines, settings=settings).save(folder / TOKENIZER_NAME)
         repeat(path, num_bytes=int(arguments.megabytes * 1e6))
-        megabytes = path.stat().st_size / 1e6
+        path_size = path.stat().st_size
+        megabytes = path_size / 1e6
         for number in range(1, arguments.rounds + 1):
             counts = set()
             for name in TURNS:
@@ -186,7 +187,7 @@ def main() -> None:
             print(f"round {number} of {arguments.rounds} is done", file=sys.stderr)
     publish(
         Result(
-            title=f"Tokenising {megabytes:,.0f} MB ({size / 1e6:,.0f} MB of text, repeated)",
+            title=f"Tokenising {megabytes:,.0f} MB, {path_size / size:.1f} times the same text",
             unit="MB/s",
             speeds=speeds,
             memory_bytes=memory_bytes,

@@ -22,7 +22,7 @@ from regraft.evaluate import class_probabilities, cut_share
 from regraft.heads import Model, Transplant, build_classifier, graft
 from regraft.metrics import accuracy
 from regraft.objectives import classify
-from regraft.parallel import is_restarted, joined, world
+from regraft.parallel import joined, num_restarts, world
 from regraft.runfolder import LoadedRun, RunFolder, RunInfo, load_run, read_info, read_settings
 from regraft.runtime import SILENT, Progress, device, fingerprint, seeded
 from regraft.text import (
@@ -167,7 +167,8 @@ def finetune(
         )
     folder = RunFolder(Path(out))
     with joined():
-        resume = resume or is_restarted()
+        # What torchrun starts anew goes on, asked or not.
+        resume = resume or num_restarts() > 0
         progress = progress if world().is_first else SILENT
         if world().is_first:
             folder.check_free(resume=resume)

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import distributed, nn
+from torch.distributed.rendezvous import rendezvous
 
 from regraft.batches import Batch
 from regraft.heads import Model
@@ -77,8 +78,13 @@ def joined() -> Iterator[World]:
         return
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
+    store.set_timeout(PATIENCE)
+    # torchrun keeps one store over its restarts. Without a prefix of their own, processes started
+    # anew would find the addresses of those that died there, and wait for them (torch 2.13).
+    attempt = distributed.PrefixStore(f"attempt {num_restarts()}", store)
     # No backend named: gloo for tensors on the CPU, nccl for those on GPUs.
-    distributed.init_process_group(timeout=PATIENCE)
+    distributed.init_process_group(store=attempt, rank=rank, world_size=size, timeout=PATIENCE)
     try:
         yield world()
         # Who leaves first would tear down connections that others still use.
@@ -87,9 +93,9 @@ def joined() -> Iterator[World]:
         distributed.destroy_process_group()
 
 
-def is_restarted() -> bool:
-    """Has torchrun started us anew after a process died? Then the run goes on, asked or not."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+def num_restarts() -> int:
+    """How often torchrun has started us anew after a process died."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 # Our only buffer is the table of positions, equal everywhere: nothing to send at each step. The

@@ -23,7 +23,7 @@ from regraft.heads import build_language_model
 from regraft.ledger import size_for_budget
 from regraft.metrics import bits_per_byte, unigram_entropy
 from regraft.objectives import causal
-from regraft.parallel import is_restarted, joined, world
+from regraft.parallel import joined, num_restarts, world
 from regraft.runfolder import RunFolder, RunInfo, read_info, read_settings
 from regraft.runtime import SILENT, Progress, device, matrix_speed, seeded
 from regraft.shards import source_fingerprint, write_store
@@ -82,7 +82,8 @@ def pretrain(
     settings = settings or resolve("pretrain")
     folder = RunFolder(Path(out))
     with joined():
-        resume = resume or is_restarted()
+        # What torchrun starts anew goes on, asked or not.
+        resume = resume or num_restarts() > 0
         progress = progress if world().is_first else SILENT
         if world().is_first:
             folder.check_free(resume=resume)

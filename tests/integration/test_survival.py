@@ -72,8 +72,8 @@ def weights(run_dir: Path) -> dict[str, torch.Tensor]:
     return load_file(run_dir / "model.safetensors")
 
 
-# The bias of a key moves every score of a row alike: its gradient is nothing but rounding, which Adam
-# turns into steps. A small rate keeps those below the tolerance.
+# The bias of a key moves every score of a row alike: its gradient is nothing but rounding, which
+# Adam turns into steps. A small rate keeps those below the tolerance.
 def assert_equal(one: Path, other: Path, *, atol: float = 0.0) -> None:
     for name, tensor in weights(one).items():
         torch.testing.assert_close(weights(other)[name], tensor, atol=atol, rtol=0)
@@ -168,6 +168,17 @@ def wait_for(path: Path, process: "subprocess.Popen[str]") -> None:
         time.sleep(0.005)
 
 
+def workers(process: "subprocess.Popen[str]") -> list[int]:
+    """The processes that torchrun has started, by rank."""
+    found = subprocess.run(
+        ["pgrep", "-P", str(process.pid), "-f", "regraft pretrain"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return sorted(map(int, found.stdout.split()))
+
+
 def status(run_dir: Path) -> str:
     value: str = json.loads((run_dir / "run.json").read_text())["status"]
     return value
@@ -180,7 +191,11 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path, text, alone, p
     changes = {"train.parallel": parallel, "train.checkpoint_every": 1}
     process = launch(2, *command(text, out, **changes))
     wait_for(out / "checkpoints" / "00000002", process)
-    os.killpg(process.pid, signal.SIGKILL)
+    # The agent first: it would report, and the workers, in sessions of their own, outlive it.
+    doomed = workers(process)
+    process.kill()
+    for worker in doomed:
+        os.kill(worker, signal.SIGKILL)
     process.communicate()
     assert status(out) == "training"
     finish(launch(1 if parallel == "fsdp" else 3, *command(text, out, **changes), "--resume"))
@@ -195,11 +210,7 @@ def test_torchrun_restarts_after_a_killed_worker(tmp_path, text):
     out = tmp_path / "killed"
     process = launch(2, *command(text, out, **changes), restarts=2)
     wait_for(out / "checkpoints" / "00000004", process)
-    workers = subprocess.run(
-        ["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True
-    ).stdout.split()
-    os.kill(int(workers[-1]), signal.SIGKILL)
+    os.kill(workers(process)[-1], signal.SIGKILL)
     assert status(out) == "training"
     finish(process)
-    # It did not begin again: the first steps were logged once, by the process that died.
     assert_equal(tmp_path / "straight", out)

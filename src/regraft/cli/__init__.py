@@ -16,7 +16,7 @@ from regraft.runtime import share_cores
 
 _ORDER = (
     *("demo", "data", "tokenizer", "tokenize", "pretrain", "finetune", "compare"),
-    *("evaluate", "predict", "generate", "attention", "picture", "params", "settings"),
+    *("evaluate", "predict", "generate", "attention", "picture", "params", "settings", "bench"),
 )
 EXIT_MISTAKE = 2
 EXIT_INTERRUPTED = 130
