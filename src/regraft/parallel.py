@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import distributed, nn
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from regraft.batches import Batch
@@ -82,7 +83,7 @@ def joined() -> Iterator[World]:
     store.set_timeout(PATIENCE)
     # torchrun keeps one store over its restarts. Without a prefix of their own, processes started
     # anew would find the addresses of those that died there, and wait for them (torch 2.13).
-    attempt = distributed.PrefixStore(f"attempt {num_restarts()}", store)
+    attempt = PrefixStore(f"attempt {num_restarts()}", store)
     # No backend named: gloo for tensors on the CPU, nccl for those on GPUs.
     distributed.init_process_group(store=attempt, rank=rank, world_size=size, timeout=PATIENCE)
     try:
