@@ -16,7 +16,6 @@ from regraft.batches import (
     budget_batches,
     epoch_order,
     language_model_rows,
-    sorted_batches,
 )
 from regraft.config import DataSettings, TokenizerSettings
 from regraft.store import TokenStore
@@ -148,7 +147,8 @@ def test_epoch_order_puts_like_lengths_together():
     assert (
         padding(epoch_order(lengths, batch_size=8, seed=0, epoch=0)) < padding(list(shuffled)) / 3
     )
-    assert padding(sorted_batches(lengths, batch_size=8)) < 0.02
+    by_budget = budget_batches(lengths, numbers=np.arange(len(lengths)), max_tokens=400)
+    assert padding(by_budget) < 0.03
 
 
 def test_budget_batches_hold_every_row_once_within_the_budget():

@@ -93,7 +93,7 @@ def test_option_help_is_the_help_of_the_setting() -> None:
 def test_sizes_of_the_option_are_those_of_the_settings() -> None:
     assert run("pretrain", "a.txt", "--out", "b", "--size", "huge").exit_code == 2
     usage = run("pretrain", "--help").stdout
-    assert f"<{'|'.join(config.SIZES)}>" in usage
+    assert f"<{'|'.join([*config.SIZES, 'auto'])}>" in usage
 
 
 def test_no_command_shows_the_commands() -> None:

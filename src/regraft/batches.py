@@ -188,12 +188,6 @@ def epoch_order(
     return [batches[i] for i in generator.permutation(len(batches))]
 
 
-def sorted_batches(lengths: NDArray[np.int64], *, batch_size: int) -> list[NDArray[np.int64]]:
-    """Row numbers by length: the least padding, for evaluation, where order does not matter."""
-    order = np.argsort(lengths, kind="stable")
-    return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
-
-
 def budget_batches(
     lengths: NDArray[np.int64], *, numbers: NDArray[np.int64], max_tokens: int
 ) -> list[NDArray[np.int64]]:

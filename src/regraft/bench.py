@@ -101,7 +101,7 @@ def _speed(name: str, *, settings: Settings, limit: float, seconds: float) -> Sp
     vocab_size = settings.tokenizer.size
     with seeded(train.seed, stream="weights"):
         model = build_language_model(settings.model, vocab_size=vocab_size)
-    rows = _random_rows(vocab_size, settings=settings)
+    rows = random_rows(vocab_size, settings=settings)
     state = build_state(model.to(device()), settings=train, num_rows=len(rows.lengths))
     most_threads = torch.get_num_threads()
     use_threads(state, rows=rows, objective=causal, settings=train)
@@ -133,7 +133,8 @@ def _speed(name: str, *, settings: Settings, limit: float, seconds: float) -> Sp
     )
 
 
-def _random_rows(vocab_size: int, *, settings: Settings) -> StreamRows:
+def random_rows(vocab_size: int, *, settings: Settings) -> StreamRows:
+    """Four batches of tokens drawn at random: as hard to compute with as any others."""
     num_tokens = settings.train.batch_size * settings.data.max_length * 4 + 1
     ids = np.random.default_rng(0).integers(1, vocab_size, size=num_tokens, dtype=np.uint32)
     ids[0] = 0  # the start token, of which a stream has one a document

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regraft.batches import ExampleRows, Rows, example_rows, sorted_batches
+from regraft.batches import ExampleRows, Rows, budget_batches, example_rows
 from regraft.config import DataSettings
 from regraft.heads import Model
 from regraft.metrics import (
@@ -28,7 +28,8 @@ from regraft.runfolder import load_run
 from regraft.runtime import SILENT, Progress
 from regraft.text import Labels, check_labels_known, load_examples
 
-EVALUATION_BATCH = 32
+# Positions computed at once, padding included: 32 texts of 256 tokens, or more of shorter ones.
+EVALUATION_TOKENS = 8192
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def class_probabilities(
     model.eval()
     device = next(model.parameters()).device
     parts, places = [], []
-    for numbers in sorted_batches(rows.lengths, batch_size=EVALUATION_BATCH):
+    for numbers in _batches(rows.lengths):
         batch = rows.batch(numbers).to(device)
         scores_BC = model(batch.ids_BT, real_BT=batch.real_BT)
         # Off the device first: MPS has no double precision.
@@ -75,11 +76,16 @@ def language_model_loss(model: Model, rows: Rows, *, max_tokens: int) -> float:
     device = next(model.parameters()).device
     num_rows = int(np.searchsorted(np.cumsum(rows.lengths), max_tokens)) + 1
     total, count = 0.0, 0
-    for numbers in sorted_batches(rows.lengths[:num_rows], batch_size=EVALUATION_BATCH):
+    for numbers in _batches(rows.lengths[:num_rows]):
         loss_sum = model.compute(causal, rows.batch(numbers).to(device))
         total += float(loss_sum.total)
         count += loss_sum.count
     return total / count
+
+
+def _batches(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """All rows, like lengths together: the least padding, as order does not matter here."""
+    return budget_batches(lengths, numbers=np.arange(len(lengths)), max_tokens=EVALUATION_TOKENS)
 
 
 def evaluation(

@@ -272,8 +272,11 @@ def _without_standard_input(texts: Sequence[str | Path]) -> Iterator[list[str | 
         yield list(texts)
         return
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "standard-input.txt"
+        # The kind that `-` has by its first character.
+        first = sys.stdin.buffer.read(1)
+        path = Path(folder) / f"standard-input{'.jsonl' if first == b'{' else '.txt'}"
         with path.open("wb") as file:
+            file.write(first)
             shutil.copyfileobj(sys.stdin.buffer, file)
         yield [path if Path(text) == Path("-") else text for text in texts]
 

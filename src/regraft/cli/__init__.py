@@ -41,6 +41,8 @@ class _Commands(TyperGroup):
             command = self.commands.get(ctx.invoked_subcommand or "")
             can_resume = command and any(option.name == "resume" for option in command.params)
             how = " Repeat the command with --resume to go on." if can_resume else ""
+            if ctx.invoked_subcommand == "tokenize":
+                how = " Repeat the command to go on."
             terminal.show_message(f"Interrupted.{how}")
             raise typer.Exit(EXIT_INTERRUPTED) from interrupt
 
