@@ -158,7 +158,7 @@ def test_unknown_preset_and_size_are_named():
         error_of(preset="labb")
         == "There is no preset 'labb'. Presets are lab, laptop. Did you mean 'lab'?"
     )
-    assert "size: 'huge' is not one of tiny, mini, small, base" in error_of(size="huge")
+    assert "size: 'huge' is not one of auto, tiny, mini, small, base" in error_of(size="huge")
 
 
 def test_bad_config_files_are_named(tmp_path):
