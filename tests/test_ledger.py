@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from regraft.config import LAB_VOCABULARY, ModelSettings, resolve
-from regraft.ledger import SYMBOLS, Ledger, check_ledger, ledger, wrong_answers
+from regraft.config import LAB_VOCABULARY, SIZES, ModelSettings, resolve
+from regraft.ledger import SYMBOLS, Ledger, check_ledger, ledger, size_for_budget, wrong_answers
 
 LAB = resolve("pretrain", preset="lab").model
 
@@ -159,3 +159,16 @@ def test_wrong_answers_account_for_every_missing_parameter(num_classes):
 def test_feedforward_width_auto_is_the_width():
     auto, written = (ModelSettings(width=8, feedforward_width=width) for width in ("auto", 8))
     assert count(auto).terms == count(written).terms
+
+
+def test_size_for_a_budget_grows_with_time_and_speed():
+    def chosen(minutes: float, speed: float) -> str:
+        overrides = {"train.minutes": minutes}
+        return size_for_budget(resolve("pretrain", overrides=overrides), flops_per_second=speed)
+
+    assert chosen(0.01, 1e9) == "tiny"
+    ladder = [chosen(minutes, 150e9) for minutes in (0.1, 5, 60, 6000)]
+    assert ladder == sorted(ladder, key=list(SIZES).index)
+    assert ladder[-1] == "base"
+    assert chosen(10, 150e9) == "mini"
+    assert chosen(10, 100e12) == "base"

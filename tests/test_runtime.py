@@ -12,6 +12,7 @@ from regraft.errors import DiskError
 from regraft.runtime import (
     Silent,
     environment,
+    fastest_threads,
     fingerprint,
     interruptible,
     seed_generator,
@@ -108,3 +109,31 @@ def test_tracked_passes_items_and_closes_its_task():
     recorder = Recorder()
     assert list(tracked([4, 5], name="reading", total=2, progress=recorder)) == [4, 5]
     assert recorder.events == ["reading 2", "advance", "advance", "finish"]
+
+
+def test_fastest_threads_are_some_of_those_there_are():
+    calls = []
+    assert fastest_threads(lambda: calls.append(1)) == torch.get_num_threads() == 1
+    # One thread leaves no choice: nothing is measured.
+    assert calls == []
+
+
+def test_fastest_threads_measures_and_puts_the_number_back():
+    torch.set_num_threads(2)
+    calls = []
+    try:
+        chosen = fastest_threads(lambda: calls.append(torch.get_num_threads()))
+        assert chosen in (1, 2)
+        assert calls == [2, 1, 2, 1]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_private_files_stay_private(tmp_path):
+    before = os.umask(0o077)
+    try:
+        write_text(tmp_path / "a.txt", "secret")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o600

@@ -14,7 +14,7 @@ from regraft.heads import Model, build_language_model
 from regraft.objectives import LossSum, causal
 from regraft.runtime import seeded
 from regraft.store import TokenStore
-from regraft.trainer import StepRecord, _settle, budget_plan, build_state, steps
+from regraft.trainer import StepRecord, _settle, budget_plan, build_state, steps, use_threads
 
 VOCAB = 17
 TRAIN = TrainSettings(steps=6, batch_size=4, lr=1e-2, warmup_steps=2, seed=3)
@@ -178,3 +178,49 @@ def test_time_budget_tells_its_plan_twice():
     assert first.startswith("At this pace 1 min are about 120 steps, 12,000 tokens.")
     assert plans.index(first) == 9
     assert second == "48 steps are left; the rate falls from here."
+
+
+def test_batch_that_does_not_fit_names_the_setting_to_lower():
+    def too_large(model: Model, batch) -> LossSum:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 TB")
+
+    state = build_state(new_model(), settings=TRAIN, num_rows=len(rows().lengths))
+    with pytest.raises(TrainingError) as caught:
+        next(steps(state, rows=rows(), objective=too_large, settings=TRAIN))
+    assert str(caught.value) == (
+        "A batch of 3 rows of up to 5 tokens does not fit in memory. Reading it in smaller parts "
+        "gives the same result. Pass --set train.micro_batch_tokens=8, or shorter rows "
+        "(data.max_length)."
+    )
+
+
+def test_non_finite_gradient_stops_before_the_update():
+    def steep(model: Model, batch) -> LossSum:
+        # The loss is 0, its slope is not finite.
+        return LossSum(torch.sqrt(model.head.linear.weight.sum() * 0.0), 1)
+
+    state = build_state(new_model(), settings=TRAIN, num_rows=len(rows().lengths))
+    before = copy.deepcopy(state.model)
+    with pytest.raises(TrainingError, match=r"The gradient became nan at step 1 .*not updated"):
+        next(steps(state, rows=rows(), objective=steep, settings=TRAIN))
+    assert_same_weights(before, state.model)
+
+
+def test_padding_is_counted():
+    data = rows()
+    state = build_state(new_model(), settings=TRAIN, num_rows=len(data.lengths))
+    list(steps(state, rows=data, objective=causal, settings=TRAIN))
+    assert state.num_slots == state.num_tokens == (5 * 4 + 3) * 5
+    assert state.padding_share == 0
+
+
+def test_threads_are_measured_once_and_kept_in_the_state():
+    data = rows()
+    state = build_state(new_model(), settings=TRAIN, num_rows=len(data.lengths))
+    before = copy.deepcopy(state.model)
+    assert state.num_threads is None
+    use_threads(state, rows=data, objective=causal, settings=TRAIN)
+    assert state.num_threads == torch.get_num_threads()
+    # Measuring leaves no trace: no gradient, no weight moved.
+    assert all(parameter.grad is None for parameter in state.model.parameters())
+    assert_same_weights(before, state.model)

@@ -265,7 +265,8 @@ def _backward(
 
 def _too_large(rows: Rows, *, numbers: NDArray[np.int64], settings: TrainSettings) -> TrainingError:
     longest = int(rows.lengths[numbers].max())
-    half = max((settings.micro_batch_tokens or len(numbers) * longest) // 2, 8)
+    positions = len(numbers) * longest
+    half = max(min(positions, settings.micro_batch_tokens or positions) // 2, 8)
     return TrainingError(
         f"A batch of {len(numbers)} rows of up to {longest} tokens does not fit in memory.",
         "Reading it in smaller parts gives the same result.",
