@@ -22,8 +22,16 @@ from regraft.evaluate import class_probabilities, cut_share
 from regraft.heads import Model, Transplant, build_classifier, graft
 from regraft.metrics import accuracy
 from regraft.objectives import classify
-from regraft.parallel import joined, num_restarts, world
-from regraft.runfolder import LoadedRun, RunFolder, RunInfo, load_run, read_info, read_settings
+from regraft.parallel import world
+from regraft.runfolder import (
+    LoadedRun,
+    RunFolder,
+    RunInfo,
+    load_run,
+    open_run,
+    read_info,
+    read_settings,
+)
 from regraft.runtime import SILENT, Progress, device, fingerprint, seeded
 from regraft.text import (
     Example,
@@ -165,24 +173,17 @@ def finetune(
             "Its weights know the ids of the tokenizer it was pre-trained with.",
             remedy="Leave the tokenizer away, or start from scratch.",
         )
-    folder = RunFolder(Path(out))
-    with joined():
-        # What torchrun starts anew goes on, asked or not.
-        resume = resume or num_restarts() > 0
-        progress = progress if world().is_first else SILENT
-        if world().is_first:
-            folder.check_free(resume=resume)
-        with folder.locked():
-            return _finetune(
-                base=base,
-                train=train,
-                valid=valid,
-                folder=folder,
-                settings=settings,
-                tokenizer_path=tokenizer_path,
-                resume=resume,
-                progress=progress,
-            )
+    with open_run(out, resume=resume) as (folder, resume):
+        return _finetune(
+            base=base,
+            train=train,
+            valid=valid,
+            folder=folder,
+            settings=settings,
+            tokenizer_path=tokenizer_path,
+            resume=resume,
+            progress=progress if world().is_first else SILENT,
+        )
 
 
 def _finetune(

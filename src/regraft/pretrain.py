@@ -23,8 +23,8 @@ from regraft.heads import build_language_model
 from regraft.ledger import size_for_budget
 from regraft.metrics import bits_per_byte, unigram_entropy
 from regraft.objectives import causal
-from regraft.parallel import joined, num_restarts, world
-from regraft.runfolder import RunFolder, RunInfo, read_info, read_settings
+from regraft.parallel import world
+from regraft.runfolder import RunFolder, RunInfo, open_run, read_info, read_settings
 from regraft.runtime import SILENT, Progress, device, matrix_speed, seeded
 from regraft.shards import source_fingerprint, write_store
 from regraft.store import TokenStore, is_store, open_store
@@ -80,22 +80,15 @@ def pretrain(
     `out` goes on from its last checkpoint; a finished one is returned as it is.
     """
     settings = settings or resolve("pretrain")
-    folder = RunFolder(Path(out))
-    with joined():
-        # What torchrun starts anew goes on, asked or not.
-        resume = resume or num_restarts() > 0
-        progress = progress if world().is_first else SILENT
-        if world().is_first:
-            folder.check_free(resume=resume)
-        with folder.locked(), _without_standard_input(texts) as files:
-            return _pretrain(
-                files,
-                folder=folder,
-                settings=settings,
-                tokenizer_path=tokenizer_path,
-                resume=resume,
-                progress=progress,
-            )
+    with open_run(out, resume=resume) as (folder, resume), _without_standard_input(texts) as files:
+        return _pretrain(
+            files,
+            folder=folder,
+            settings=settings,
+            tokenizer_path=tokenizer_path,
+            resume=resume,
+            progress=progress if world().is_first else SILENT,
+        )
 
 
 def _pretrain(

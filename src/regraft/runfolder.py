@@ -24,7 +24,7 @@ from regraft.checkpoint import Checkpoints, file_digest, write_tensors
 from regraft.config import Settings, flat, settings_from_dict, settings_to_dict
 from regraft.errors import ConfigError, RegraftError, RunFolderError
 from regraft.heads import Model, build_classifier, build_language_model
-from regraft.parallel import whole, world
+from regraft.parallel import joined, num_restarts, whole, world
 from regraft.runtime import disk_error, environment, write_json, write_whole
 from regraft.tokenizer import Tokenizer, load_tokenizer
 
@@ -208,6 +208,22 @@ class RunFolder:
                 "A resumed run must equal one that was never interrupted.",
                 remedy="Resume with the same settings and data, or choose another --out.",
             )
+
+
+@contextlib.contextmanager
+def open_run(out: str | Path, *, resume: bool) -> Iterator[tuple[RunFolder, bool]]:
+    """A folder for a recipe to write into, held by all processes of one world until the end.
+
+    Yields the folder, and whether the run in it is to be gone on with.
+    """
+    folder = RunFolder(Path(out))
+    with joined() as here:
+        # What torchrun starts anew goes on, asked or not.
+        resume = resume or num_restarts() > 0
+        if here.is_first:
+            folder.check_free(resume=resume)
+        with folder.locked():
+            yield folder, resume
 
 
 _LOCK = "run.lock"
