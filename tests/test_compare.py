@@ -151,7 +151,7 @@ def test_leaks_are_counted_and_scored_apart(compared: Compared) -> None:
     assert comparison.num_test == 16 + NUM_LEAKS
     assert comparison.num_test_leaks == NUM_LEAKS
     assert (
-        "2 test examples are also, exactly or nearly, in train or valid; "
+        "2 of the test examples are also, exactly or nearly, in train or valid; "
         "scores are given with and without them."
     ) in comparison.warnings
     for arm in comparison.arms:

@@ -173,9 +173,11 @@ def test_time_budget_tells_its_plan_twice():
         state.num_tokens += 100
         state.seconds += 0.5
         _settle(state, seconds=0.5, settings=settings)
-        plans.append(budget_plan(state, settings=settings))
+        plans.append(budget_plan(state, settings=settings, num_rows=40))
     first, second = [plan for plan in plans if plan]
-    assert first.startswith("At this pace 1 min are about 120 steps, 12,000 tokens.")
+    assert first.startswith(
+        "At this pace 1 min are about 120 steps, 12,000 tokens, 40.0 passes over the text."
+    )
     assert plans.index(first) == 9
     assert second == "48 steps are left; the rate falls from here."
 

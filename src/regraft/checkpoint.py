@@ -69,7 +69,7 @@ def kept_steps(
             now = state.seconds if budget_seconds else state.step
             progress.advance(now - done, note=note(record))
             done = now
-            if plan := budget_plan(state, settings=settings):
+            if plan := budget_plan(state, settings=settings, num_rows=len(rows.lengths)):
                 progress.say(plan)
             stopped = world().any(interruption.requested)
             every = settings.checkpoint_every

@@ -496,7 +496,7 @@ def _warnings(arms: Sequence[ArmSummary], *, seeds: int, num_test_leaks: int) ->
             )
     if num_test_leaks:
         warnings.append(
-            f"{num_test_leaks} test examples are also, exactly or nearly, in train or valid; "
-            "scores are given with and without them."
+            f"{num_test_leaks} of the test examples are also, exactly or nearly, in train or "
+            "valid; scores are given with and without them."
         )
     return tuple(warnings)

@@ -459,8 +459,8 @@ def _validated(
     if problems or settings is None:
         count = "1 setting is" if len(problems) == 1 else f"{len(problems)} settings are"
         raise ConfigError(
-            f"{count} wrong: " + "; ".join(problems) + ".",
-            remedy="See `regraft settings` for every setting and its range.",
+            (f"{count} wrong: " + "; ".join(problems) + ".").replace("?.", "?"),
+            remedy="See `regraft settings` for every setting.",
         )
     if settings.model.feedforward_width == "auto":
         settings = replace(settings, "model", feedforward_width=settings.model.width)

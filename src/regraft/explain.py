@@ -7,6 +7,7 @@ apart: a picture is drawn from arrays alone and touches no global state of matpl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -154,7 +155,9 @@ def attention_picture(
     bar.outline.set_visible(False)
     figure.supxlabel("token that is read", fontsize=10)
     figure.supylabel("token that reads", fontsize=10)
-    figure.suptitle(drawable(title), fontsize=12, color=_INK, parse_math=False)
+    figure.suptitle(
+        drawable(shorten(title, 80, placeholder=" ...")), fontsize=12, color=_INK, parse_math=False
+    )
     return figure
 
 

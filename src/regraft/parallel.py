@@ -21,6 +21,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from regraft.batches import Batch
+from regraft.errors import TrainingError
 from regraft.heads import Model
 from regraft.objectives import LossSum, Objective
 from regraft.runtime import device
@@ -90,6 +91,12 @@ def joined() -> Iterator[World]:
         yield world()
         # Who leaves first would tear down connections that others still use.
         world().wait()
+    except RuntimeError as error:
+        if "gloo" not in str(error).lower() and not isinstance(error, distributed.DistError):
+            raise
+        raise TrainingError(
+            "Another process of this run has ended.", remedy="Its own message says why."
+        ) from error
     finally:
         distributed.destroy_process_group()
 
@@ -106,6 +113,11 @@ _WITHOUT_BUFFERS: dict[str, Any] = (
     if "forward_sync_buffers" in inspect.signature(nn.parallel.DistributedDataParallel).parameters
     else {"broadcast_buffers": False}
 )
+
+
+def launch_id() -> str | None:
+    """torchrun's name for this launch, the same after a restart; None without torchrun."""
+    return os.environ.get("TORCHELASTIC_RUN_ID")
 
 
 class Runner(nn.Module):

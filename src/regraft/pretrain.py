@@ -198,7 +198,7 @@ def _begin(
             progress=progress,
         )
         fingerprints = {
-            "text": _text_fingerprint(texts, tokenizer=tokenizer, progress=progress),
+            "text": _text_fingerprint(texts, tokenizer=tokenizer),
             "tokenizer": tokenizer.fingerprint,
         }
         info = RunInfo(kind="language-model", status="training", fingerprints=fingerprints)
@@ -229,12 +229,10 @@ def _is_store(texts: Sequence[str | Path]) -> bool:
     return len(texts) == 1 and is_store(texts[0])
 
 
-def _text_fingerprint(
-    texts: Sequence[str | Path], *, tokenizer: Tokenizer, progress: Progress
-) -> str:
+def _text_fingerprint(texts: Sequence[str | Path], *, tokenizer: Tokenizer) -> str:
     if _is_store(texts):
         return open_store(texts[0], tokenizer=tokenizer).fingerprint
-    fingerprint = source_fingerprint(texts, progress=progress)
+    fingerprint = source_fingerprint(texts)
     assert fingerprint is not None, "standard input was saved to a file"
     return fingerprint
 

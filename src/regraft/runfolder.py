@@ -24,7 +24,7 @@ from regraft.checkpoint import Checkpoints, file_digest, write_tensors
 from regraft.config import Settings, flat, settings_from_dict, settings_to_dict
 from regraft.errors import ConfigError, RegraftError, RunFolderError
 from regraft.heads import Model, build_classifier, build_language_model
-from regraft.parallel import joined, num_restarts, whole, world
+from regraft.parallel import joined, launch_id, num_restarts, whole, world
 from regraft.runtime import disk_error, environment, write_json, write_whole
 from regraft.tokenizer import Tokenizer, load_tokenizer
 
@@ -46,6 +46,7 @@ class RunInfo:
     created: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     weights_digest: str | None = None
+    launch: str | None = None
     format_version: int = FORMAT_VERSION
 
 
@@ -141,6 +142,9 @@ class RunFolder:
             self._begin(info, settings=settings, tokenizer=tokenizer)
         there = read_info(self.run_dir)
         self._refuse_changes(there, info=info, settings=settings)
+        if there.launch != launch_id():
+            there = dataclasses.replace(there, launch=launch_id())
+            self._write_info(there)
         return there
 
     def _begin(self, info: RunInfo, *, settings: Settings, tokenizer: Tokenizer) -> None:
@@ -218,11 +222,15 @@ def open_run(out: str | Path, *, resume: bool) -> Iterator[tuple[RunFolder, bool
     """
     folder = RunFolder(Path(out))
     with joined() as here:
-        # What torchrun starts anew goes on, asked or not.
-        resume = resume or num_restarts() > 0
-        if here.is_first:
+        # What torchrun starts anew goes on, asked or not; but only what it had started itself.
+        if num_restarts() and folder.exists:
+            resume = resume or read_info(folder.run_dir).launch == launch_id()
+        if here.is_first and not folder.run_dir.is_dir():
             folder.check_free(resume=resume)
         with folder.locked():
+            # Behind the lock: a folder in use is called that, and not one to remove.
+            if here.is_first:
+                folder.check_free(resume=resume)
             yield folder, resume
 
 
@@ -244,7 +252,7 @@ def load_run(run_dir: Path, *, kind: Kind | None = None) -> LoadedRun:
     if info.status != "complete":
         raise RunFolderError(
             f"The run in {run_dir} has not ended: there are no final weights yet.",
-            remedy="Go on with the same command and --resume.",
+            remedy="Wait if it still runs; else repeat the command that began it with --resume.",
         )
     if kind is not None and info.kind != kind:
         raise RunFolderError(

@@ -376,8 +376,9 @@ def _num_shards(folder: StoreFolder) -> int:
     part = max(ends, key=lambda part: part.of)
     num_shards = ends[part].num_shards
     if missing := folder.missing(num_shards):
-        number = (missing[0] - 1) % part.of + 1
-        job = f", with --shard {number}/{part.of}" if part.of > 1 else ""
+        jobs = sorted({(number - 1) % part.of + 1 for number in missing})
+        named = " and ".join(f"--shard {number}/{part.of}" for number in jobs)
+        job = f", with {named}" if part.of > 1 else ""
         others = f" and {len(missing) - 1} more are" if len(missing) > 1 else " is"
         raise DataError(
             f"Shard {missing[0]} of {num_shards}{others} missing from the token store "

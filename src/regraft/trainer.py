@@ -288,7 +288,7 @@ def _settle(state: TrainState, *, seconds: float, settings: TrainSettings) -> No
         state.settled_at = state.step
 
 
-def budget_plan(state: TrainState, *, settings: TrainSettings) -> str | None:
+def budget_plan(state: TrainState, *, settings: TrainSettings, num_rows: int) -> str | None:
     """What a time budget will do, told at the two steps where something is known."""
     if settings.minutes is None:
         return None
@@ -296,10 +296,12 @@ def budget_plan(state: TrainState, *, settings: TrainSettings) -> str | None:
         pace = float(np.median(state.recent_seconds))
         num_steps = settings.minutes * 60 / pace
         num_tokens = num_steps * state.num_tokens / state.step
+        passes = num_steps / steps_per_epoch(num_rows, settings=settings)
         return (
             f"At this pace {settings.minutes:g} min are about {num_steps:,.0f} steps, "
-            f"{num_tokens:,.0f} tokens. The rate rises over {settings.warmup_steps} steps, stays "
-            f"until {SETTLED_SHARE:.0%} of the time is gone, then falls to zero by the end."
+            f"{num_tokens:,.0f} tokens, {passes:,.1f} passes over the text. "
+            f"The rate rises over {settings.warmup_steps} steps, stays until "
+            f"{SETTLED_SHARE:.0%} of the time is gone, then falls to zero by the end."
         )
     if state.total_steps is not None and state.step == state.settled_at:
         return f"{state.total_steps - state.step:,} steps are left; the rate falls from here."

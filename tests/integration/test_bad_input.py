@@ -324,7 +324,7 @@ def test_wrong_configuration_is_refused(
             ["--set", "model.width=48", "--set", "tokenizer.size=500"],
             "2 settings are wrong: model.width: the base has 12, which 48 cannot change; "
             "tokenizer.size: the base has 300, which 500 cannot change. "
-            "See `regraft settings` for every setting and its range.",
+            "See `regraft settings` for every setting.",
         ),
         (
             ["--tokenizer", "vocabulary.json"],
@@ -401,7 +401,7 @@ def test_run_that_has_not_ended_is_refused(broken: Path, splits: dict[str, Path]
     for command in using(broken, splits):
         assert refusal(run(*command)) == (
             f"The run in {broken} has not ended: there are no final weights yet. "
-            "Go on with the same command and --resume."
+            "Wait if it still runs; else repeat the command that began it with --resume."
         )
 
 

@@ -76,6 +76,8 @@ def check(
         terminal.show_json(profile.to_dict())
     else:
         results.show_profile(profile)
+        if profile.leaks and not drop_leaks and not quiet:
+            terminal.show_message("Pass --drop-leaks DIR to write copies without these rows.")
 
 
 def list_corpora(json: options.Json = False) -> None:

@@ -150,6 +150,8 @@ def params(
 def settings(json: options.Json = False) -> None:
     """List every setting with its type, default and help.
 
+    Presets change some defaults; what a run used is in its config.json.
+
     \b
     Example:
       regraft settings
@@ -167,8 +169,8 @@ def settings(json: options.Json = False) -> None:
         )
     else:
         terminal.show_table(
-            ["setting", "default", "help"],
-            [(row.key, shown(row.default), row.help) for row in rows],
+            ["setting", "type", "default", "help"],
+            [(row.key, row.type.replace("\\|", "|"), shown(row.default), row.help) for row in rows],
         )
 
 
