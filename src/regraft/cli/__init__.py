@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from regraft.cli import data, show, terminal, tokenizer, train, use
 from regraft.errors import RegraftError
-from regraft.runtime import share_cores
+from regraft.runtime import keep_memory, share_cores
 
 _ORDER = (
     *("demo", "data", "tokenizer", "tokenize", "pretrain", "finetune", "compare"),
@@ -116,5 +116,6 @@ def regraft(
 def main() -> None:
     """The entry point of the command."""
     share_cores()
+    keep_memory()
     terminal.speak_for_all()
     app()
