@@ -29,22 +29,20 @@ class Batch:
     """What one forward pass reads. `targets` are tokens (language model) or classes.
 
     `segments_BT` numbers the documents of a row from 0, where they are to be kept apart.
+    `token_types_BT` is 0 in the first sentence of a pair and 1 in the second.
     """
 
     ids_BT: Int[Tensor, "B T"]
     real_BT: Bool[Tensor, "B T"]
     targets: Int[Tensor, "*shape"]
     segments_BT: Int[Tensor, "B T"] | None = None
+    token_types_BT: Int[Tensor, "B T"] | None = None
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on another device."""
-        segments_BT = self.segments_BT
-        return Batch(
-            _moved(self.ids_BT, device),
-            _moved(self.real_BT, device),
-            _moved(self.targets, device),
-            None if segments_BT is None else _moved(segments_BT, device),
-        )
+        parts = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        there = {name: _moved(part, device) for name, part in parts.items() if part is not None}
+        return Batch(**there)
 
 
 def _moved(tensor: Tensor, device: torch.device) -> Tensor:
@@ -117,8 +115,8 @@ class DocumentRows:
         ends = zip(starts.tolist(), stops.tolist(), strict=True)
         rows = [self._store.read(start, stop) for start, stop in ends]
         inputs = [row[:-1] for row in rows]
-        ids_BT, real_BT = _padded(inputs, pad_id=self._pad_id)
-        targets_BT, _ = _padded([row[1:] for row in rows], pad_id=IGNORED)
+        ids_BT, real_BT = padded(inputs, pad_id=self._pad_id)
+        targets_BT, _ = padded([row[1:] for row in rows], pad_id=IGNORED)
         return Batch(ids_BT, real_BT, targets_BT)
 
 
@@ -143,7 +141,7 @@ class ExampleRows:
 
     def batch(self, numbers: NDArray[np.int64]) -> Batch:
         """Texts padded to the longest of them, with their classes."""
-        ids_BT, real_BT = _padded([self._ids[n] for n in numbers], pad_id=self._pad_id)
+        ids_BT, real_BT = padded([self._ids[n] for n in numbers], pad_id=self._pad_id)
         return Batch(ids_BT, real_BT, torch.from_numpy(self.targets[numbers]))
 
 
@@ -155,10 +153,10 @@ def example_rows(
     return ExampleRows(texts, targets=labels.targets(examples), tokenizer=tokenizer, data=data)
 
 
-def language_model_rows(
+def text_rows(
     store: TokenStore, *, tokenizer: Tokenizer, data: DataSettings
 ) -> StreamRows | DocumentRows:
-    """Rows for pre-training, packed as the settings say."""
+    """Rows of running text for pre-training, packed as the settings say."""
     if data.packing == "stream":
         return StreamRows(store, max_length=data.max_length)
     if data.packing == "isolated":
@@ -207,7 +205,8 @@ def budget_batches(
     return groups
 
 
-def _padded(rows: Sequence[NDArray[np.generic]], *, pad_id: int) -> tuple[Tensor, Tensor]:
+def padded(rows: Sequence[NDArray[np.generic]], *, pad_id: int) -> tuple[Tensor, Tensor]:
+    """Rows side by side, as long as the longest, and which of their places are real."""
     longest = max(len(row) for row in rows)
     ids_BT = torch.full((len(rows), longest), pad_id, dtype=torch.int64)
     real_BT = torch.zeros(len(rows), longest, dtype=torch.bool)

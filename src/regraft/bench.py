@@ -14,15 +14,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from regraft.batches import StreamRows
+from regraft.batches import Rows
 from regraft.config import SIZES, Settings, with_size
 from regraft.heads import build_language_model
 from regraft.ledger import ledger
-from regraft.objectives import causal
+from regraft.objectives import build_objective
+from regraft.pairs import pretraining_rows
 from regraft.runtime import SILENT, Progress, device, matrix_speed, seeded
 from regraft.store import TokenStore
 from regraft.text import read_documents
-from regraft.tokenizer import train_tokenizer
+from regraft.tokenizer import numbered_tokenizer, train_tokenizer
 from regraft.trainer import build_state, steps, use_threads
 
 # Each shape trains this long: enough for a median of many steps of a small model, few of a large.
@@ -100,14 +101,17 @@ def _speed(name: str, *, settings: Settings, limit: float, seconds: float) -> Sp
     train = dataclasses.replace(settings.train, steps=MOST_STEPS, epochs=None, minutes=None)
     vocab_size = settings.tokenizer.size
     with seeded(train.seed, stream="weights"):
-        model = build_language_model(settings.model, vocab_size=vocab_size)
+        model = build_language_model(
+            settings.model, vocab_size=vocab_size, objective=settings.objective
+        )
     rows = random_rows(vocab_size, settings=settings)
     state = build_state(model.to(device()), settings=train, num_rows=len(rows.lengths))
     most_threads = torch.get_num_threads()
-    use_threads(state, rows=rows, objective=causal, settings=train)
+    objective = build_objective(settings, tokenizer=numbered_tokenizer(vocab_size))
+    use_threads(state, rows=rows, objective=objective, settings=train)
     begin = time.perf_counter()
     records = []
-    for record in steps(state, rows=rows, objective=causal, settings=train):
+    for record in steps(state, rows=rows, objective=objective, settings=train):
         records.append(record)
         if time.perf_counter() - begin > seconds and len(records) > 2:
             break
@@ -133,13 +137,18 @@ def _speed(name: str, *, settings: Settings, limit: float, seconds: float) -> Sp
     )
 
 
-def random_rows(vocab_size: int, *, settings: Settings) -> StreamRows:
+def random_rows(vocab_size: int, *, settings: Settings) -> Rows:
     """Four batches of tokens drawn at random: as hard to compute with as any others."""
-    num_tokens = settings.train.batch_size * settings.data.max_length * 4 + 1
-    ids = np.random.default_rng(0).integers(1, vocab_size, size=num_tokens, dtype=np.uint32)
-    ids[0] = 0  # the start token, of which a stream has one a document
-    store = TokenStore.from_arrays(ids, np.array([0, num_tokens]), num_bytes=num_tokens)
-    return StreamRows(store, max_length=settings.data.max_length)
+    tokenizer = numbered_tokenizer(vocab_size)
+    num_rows = settings.train.batch_size * 4
+    # Documents as long as a row, framed by a start and an end.
+    shape = (num_rows + 1, settings.data.max_length)
+    num_special = len(tokenizer.special_ids)
+    ids = np.random.default_rng(0).integers(num_special, vocab_size, size=shape, dtype=np.uint32)
+    ids[:, 0], ids[:, -1] = tokenizer.start_id, tokenizer.end_id
+    offsets = np.arange(num_rows + 2) * settings.data.max_length
+    store = TokenStore.from_arrays(ids.flatten(), offsets, num_bytes=ids.size)
+    return pretraining_rows(store, tokenizer=tokenizer, settings=settings)
 
 
 def _corpus_size(

@@ -23,7 +23,7 @@ from regraft.errors import ConfigError
 Recipe = Literal["pretrain", "finetune"]
 
 LAB_VOCABULARY = 50_001
-DEFAULT_PRESET = "laptop"
+DEFAULT_PRESET = "modern"
 
 
 class _Section:
@@ -37,9 +37,20 @@ class ModelSettings(_Section):
     """The shape of the backbone. The vocabulary is not here: it flows from the tokenizer."""
 
     family: Annotated[
-        Literal["lab"],
-        Doc("Kind of block: `lab` is post-norm, ReLU, sinusoidal positions, square mask."),
+        Literal["lab", "bert", "modern"],
+        Doc(
+            "Kind of block: `lab` is post-norm, ReLU, sinusoidal positions; `bert` is post-norm, "
+            "GELU, learned positions, token types; `modern` is pre-norm, GeGLU, rotary positions, "
+            "no biases."
+        ),
     ] = "lab"
+    attention: Annotated[
+        Literal["causal", "bidirectional", "auto"],
+        Doc(
+            "Where a token looks: `causal` to the left only (the square mask), `bidirectional` to "
+            "both sides; `auto` is what the objective needs."
+        ),
+    ] = "auto"
     size: Annotated[
         Literal["auto"] | None,
         Doc(
@@ -51,7 +62,7 @@ class ModelSettings(_Section):
     num_heads: Annotated[int, Ge(1), Doc("Number of attention heads H; must divide the width.")] = 2
     feedforward_width: Annotated[
         Annotated[int, Ge(1)] | Literal["auto"],
-        Doc("Width of the feed-forward layer; `auto` is the width."),
+        Doc("Width of the feed-forward layer; `auto` is the width times the family's factor."),
     ] = "auto"
     dropout: Annotated[
         float, Ge(0), Lt(1), Doc("Dropout after the embedding and in every sub-layer.")
@@ -63,6 +74,39 @@ class ModelSettings(_Section):
         Doc("Dropout on the attention weights; above 0 it closes the fast attention path."),
     ] = 0.5
     max_positions: Annotated[int, Ge(8), Doc("Longest sequence the positions are made for.")] = 5000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveSettings(_Section):
+    """What pre-training learns from text without labels."""
+
+    kind: Annotated[
+        Literal["causal", "masked", "bert", "sop", "replaced", "hybrid"],
+        Doc(
+            "`causal` predicts the next token; `masked` hidden tokens from both sides; `bert` adds "
+            "next-sentence prediction and `sop` sentence order; `replaced` finds tokens that a "
+            "small generator exchanged; `hybrid` takes causal and masked steps on one model."
+        ),
+    ] = "causal"
+    mask_rate: Annotated[
+        float, Gt(0), Lt(1), Doc("Share of the tokens that are hidden and predicted.")
+    ] = 0.15
+    mask_rate_end: Annotated[
+        float | None,
+        Gt(0),
+        Lt(1),
+        Doc("Share at the end of training, approached in a straight line; off means no change."),
+    ] = None
+    masking: Annotated[
+        Literal["token", "word", "span"],
+        Doc("What is hidden together: single tokens, whole words, or spans of several tokens."),
+    ] = "token"
+    causal_share: Annotated[
+        float, Gt(0), Lt(1), Doc("Hybrid: share of the steps that are causal.")
+    ] = 0.25
+    generator_share: Annotated[
+        float, Gt(0), Le(1), Doc("Replaced: width of the generator as a share of the model's.")
+    ] = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +225,7 @@ class Settings(_Section):
 
     preset: Annotated[str, Doc("Name of the preset the settings started from.")] = DEFAULT_PRESET
     model: ModelSettings = field(default_factory=ModelSettings)
+    objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
     head: HeadSettings = field(default_factory=HeadSettings)
     tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
     data: DataSettings = field(default_factory=DataSettings)
@@ -192,14 +237,22 @@ _LAB: dict[str, dict[str, Any]] = {
     "tokenizer": {"size": LAB_VOCABULARY},
     "data": {"max_length": 512},
 }
-_LAPTOP: dict[str, dict[str, Any]] = {
-    "model": {
-        "width": 256,
-        "num_layers": 3,
-        "num_heads": 4,
-        "dropout": 0.1,
-        "attention_dropout": 0,
-    },
+_SMALL_MODEL: dict[str, Any] = {
+    "width": 256,
+    "num_layers": 3,
+    "num_heads": 4,
+    "dropout": 0.1,
+    "attention_dropout": 0,
+}
+_SMALL_DATA: dict[str, Any] = {"lr": 5e-4, "epochs": 10, "batch_size": 8, "warmup_steps": 20}
+_BERT: dict[str, dict[str, Any]] = {
+    "model": {**_SMALL_MODEL, "family": "bert", "max_positions": 512},
+    "objective": {"kind": "bert"},
+    "head": {"pooling": "first"},
+}
+_MODERN: dict[str, dict[str, Any]] = {
+    "model": {**_SMALL_MODEL, "family": "modern"},
+    "objective": {"kind": "masked"},
     "head": {"pooling": "mean"},
 }
 PRESETS: dict[str, dict[Recipe, dict[str, dict[str, Any]]]] = {
@@ -219,18 +272,22 @@ PRESETS: dict[str, dict[Recipe, dict[str, dict[str, Any]]]] = {
             },
         },
     },
-    "laptop": {
-        "pretrain": {**_LAPTOP, "train": {"minutes": 10.0}},
-        "finetune": {
-            **_LAPTOP,
-            "train": {"lr": 5e-4, "epochs": 10, "batch_size": 8, "warmup_steps": 20},
-        },
+    "bert": {
+        "pretrain": {**_BERT, "train": {"minutes": 10.0}},
+        "finetune": {**_BERT, "train": _SMALL_DATA},
+    },
+    "modern": {
+        "pretrain": {**_MODERN, "train": {"minutes": 10.0}},
+        "finetune": {**_MODERN, "train": _SMALL_DATA},
     },
 }
 PRESET_HELP = {
-    "lab": "the founding exercise exactly: V 50,001, d 200, 4 layers, 2 heads, dropout 0.5",
-    "laptop": "the same block sized for two cores: small vocabulary, light dropout, mean pooling",
+    "lab": "the founding exercise exactly: V 50,001, d 200, 4 layers, 2 heads, dropout 0.5, causal",
+    "bert": "BERT's block and objective, sized for two cores",
+    "modern": "ModernBERT's block, masked objective, sized for two cores",
 }
+# Feed-forward width over width, where it is left to the family. A GeGLU has three matrices.
+FEEDFORWARD_FACTOR = {"lab": 1, "bert": 4, "modern": 2}
 # One dial for the shape; the numbers are width, layers, heads.
 SIZES: dict[str, tuple[int, int, int]] = {
     "tiny": (64, 2, 2),
@@ -297,8 +354,8 @@ def _shape_of(size: str) -> dict[str, int]:
 
 def with_size(settings: Settings, size: str) -> Settings:
     """Settings of one of SIZES, where `auto` left it open."""
-    shape = _shape_of(size)
-    return replace(settings, "model", size=None, **shape, feedforward_width=shape["width"])
+    sized = replace(settings, "model", size=None, **_shape_of(size), feedforward_width="auto")
+    return _derived(sized)
 
 
 def settings_from_dict(values: Mapping[str, Any]) -> Settings:
@@ -436,10 +493,10 @@ def _nested(overrides: Mapping[str, Any], problems: list[str]) -> dict[str, dict
 
 
 def _held_by(base: Settings) -> dict[str, dict[str, Any]]:
-    """What fine-tuning cannot change: the base's tokenizer, and its shape without dropout."""
+    """What fine-tuning cannot change: how the base was made, but for its dropout."""
     values = settings_to_dict(base)
     model = {key: value for key, value in values["model"].items() if not key.endswith("dropout")}
-    return {"model": model, "tokenizer": values["tokenizer"]}
+    return {"model": model, "objective": values["objective"], "tokenizer": values["tokenizer"]}
 
 
 def _validated(
@@ -462,8 +519,19 @@ def _validated(
             (f"{count} wrong: " + "; ".join(problems) + ".").replace("?.", "?"),
             remedy="See `regraft settings` for every setting.",
         )
-    if settings.model.feedforward_width == "auto":
-        settings = replace(settings, "model", feedforward_width=settings.model.width)
+    return _derived(settings)
+
+
+def _derived(settings: Settings) -> Settings:
+    """What was left `auto` and follows from other settings, filled in."""
+    model = settings.model
+    if model.feedforward_width == "auto":
+        width = model.width * FEEDFORWARD_FACTOR[model.family]
+        settings = replace(settings, "model", feedforward_width=width)
+    if model.attention == "auto":
+        looks_both_ways = settings.objective.kind != "causal"
+        attention = "bidirectional" if looks_both_ways else "causal"
+        settings = replace(settings, "model", attention=attention)
     return settings
 
 
@@ -487,8 +555,14 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     model, train = settings.model, settings.train
     if model.width % model.num_heads:
         yield f"model.num_heads: {model.num_heads} does not divide model.width {model.width}"
-    if model.width % 2:
+    if model.family == "lab" and model.width % 2:
         yield f"model.width: {model.width} is odd; sinusoidal positions come in pairs"
+    if model.family == "modern" and model.width // model.num_heads % 2:
+        yield (
+            f"model.num_heads: {model.num_heads} heads of width {model.width // model.num_heads}; "
+            "rotary positions turn pairs of columns, the width of a head must be even"
+        )
+    yield from _objective_contradictions(settings)
     if model.size == "auto" and train.minutes is None:
         yield "model.size: auto chooses for a time budget; give train.minutes"
     if settings.data.max_length > model.max_positions:
@@ -505,6 +579,22 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         yield f"train.threads: {train.threads} is not at least 1"
     if train.optimizer == "muon" and train.parallel == "fsdp":
         yield "train.optimizer: muon needs whole matrices, and train.parallel fsdp shards them"
+
+
+def _objective_contradictions(settings: Settings) -> Iterator[str]:
+    model, kind = settings.model, settings.objective.kind
+    if kind in ("bert", "sop") and model.family != "bert":
+        yield (
+            f"objective.kind: {kind} reads two sentences, told apart by token types, which the "
+            f"{model.family} family does not have; take --preset bert, or --objective masked"
+        )
+    if kind == "causal" and model.attention == "bidirectional":
+        yield (
+            "model.attention: bidirectional would show a causal objective the token that it has "
+            "to predict"
+        )
+    if kind != "causal" and model.attention == "causal":
+        yield f"model.attention: causal hides the right side, which {kind} has to read"
 
 
 def _readable(problem: Any) -> str:

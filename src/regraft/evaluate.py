@@ -4,6 +4,7 @@ Comes in: a model and rows. Goes out: an `Evaluation`, or the loss of a language
 summed as they come; scores over the vocabulary are never kept. Trains nothing.
 """
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from regraft.batches import ExampleRows, Rows, budget_batches, example_rows
 from regraft.config import DataSettings
+from regraft.corruption import Moment
 from regraft.heads import Model
 from regraft.metrics import (
     Interval,
@@ -23,7 +25,7 @@ from regraft.metrics import (
     expected_calibration_error,
     macro_f1,
 )
-from regraft.objectives import causal
+from regraft.objectives import Objective
 from regraft.runfolder import load_run
 from regraft.runtime import SILENT, Progress
 from regraft.text import Labels, check_labels_known, load_examples
@@ -70,17 +72,25 @@ def class_probabilities(
 
 
 @torch.no_grad()
-def language_model_loss(model: Model, rows: Rows, *, max_tokens: int) -> float:
-    """Mean nats a token over the first rows that hold `max_tokens` tokens."""
+def readings(
+    model: Model, rows: Rows, *, objective: Objective, max_tokens: int
+) -> dict[str, float]:
+    """What an objective reads off a model, as means over the first rows that hold `max_tokens`.
+
+    What is hidden does not depend on training: the same rows ask the same every time.
+    """
     model.eval()
     device = next(model.parameters()).device
     num_rows = int(np.searchsorted(np.cumsum(rows.lengths), max_tokens)) + 1
-    total, count = 0.0, 0
+    totals: defaultdict[str, float] = defaultdict(float)
+    counts: defaultdict[str, int] = defaultdict(int)
     for numbers in _batches(rows.lengths[:num_rows]):
-        loss_sum = model.compute(causal, rows.batch(numbers).to(device))
-        total += float(loss_sum.total)
-        count += loss_sum.count
-    return total / count
+        moment = Moment(seed=0, step=0, rows=numbers, done=1.0)
+        loss_sum = model.compute(objective, rows.batch(numbers).to(device), moment)
+        for name, reading in loss_sum.readings.items():
+            totals[name] += float(reading.total)
+            counts[name] += reading.count
+    return {name: totals[name] / max(counts[name], 1) for name in counts}
 
 
 def _batches(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:

@@ -128,7 +128,12 @@ def start_from_base(run_dir: Path, *, settings: Settings) -> Start:
         dropout=settings.model.dropout,
         attention_dropout=settings.model.attention_dropout,
     )
-    settings = dataclasses.replace(settings, model=model, tokenizer=base.settings.tokenizer)
+    settings = dataclasses.replace(
+        settings,
+        model=model,
+        objective=base.settings.objective,
+        tokenizer=base.settings.tokenizer,
+    )
     if settings.data.max_length > model.max_positions:
         raise ConfigError(
             f"data.max_length is {settings.data.max_length}, but the base {run_dir} has positions "

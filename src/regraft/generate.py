@@ -9,8 +9,10 @@ from pathlib import Path
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional as F
 
 from regraft.errors import ConfigError
+from regraft.heads import LanguageModelHead
 from regraft.model import KeyValueCache
 from regraft.runfolder import LoadedRun, load_run
 from regraft.runtime import seed_generator
@@ -35,7 +37,16 @@ def generate(
     _check(temperature=temperature, top_k=top_k, top_p=top_p, max_tokens=max_tokens)
     if not isinstance(run, LoadedRun):
         run = load_run(Path(run), kind="language-model")
-    tokenizer, backbone = run.tokenizer, run.model.backbone
+    kind = run.settings.objective.kind
+    if kind not in ("causal", "hybrid"):
+        raise ConfigError(
+            f"{run.run_dir} was pre-trained by the objective {kind}, which reads both sides of a "
+            "token; it has not learned to continue a text.",
+            remedy="Pre-train with --objective causal or hybrid; `regraft fill` asks this one.",
+        )
+    tokenizer, backbone, head = run.tokenizer, run.model.backbone, run.model.head
+    assert isinstance(head, LanguageModelHead)
+    weight_VD, bias_V = head.vocabulary(backbone.embedding.weight)
     generator = seed_generator(seed, stream="generate")
     ids = [tokenizer.start_id, *tokenizer.encode(prompt)]
     max_positions = run.settings.model.max_positions
@@ -47,8 +58,8 @@ def generate(
     cache = KeyValueCache(run.settings.model.num_layers)
     unread, num_prompt = ids, len(ids)
     while len(ids) < min(num_prompt + max_tokens, max_positions):
-        hidden_BTD = backbone(torch.tensor([unread]), cache=cache)
-        scores_V = run.model.head.linear(hidden_BTD[0, -1])
+        hidden_BTD = backbone(torch.tensor([unread]), is_causal=True, cache=cache)
+        scores_V = F.linear(head.transformed(hidden_BTD[0, -1]), weight_VD, bias_V)
         # Padding and start never continue a text.
         scores_V[[tokenizer.pad_id, tokenizer.start_id]] = -torch.inf
         token = _choose(

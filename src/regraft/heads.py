@@ -5,20 +5,23 @@ always `Model(backbone, head)`; `graft` keeps the first and replaces the second.
 """
 
 import copy
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from regraft.config import ModelSettings
-from regraft.model import Backbone
+from regraft.config import ModelSettings, ObjectiveSettings
+from regraft.model import Backbone, Sight, build_blocks, start_small
 
 Pooling = Literal["last", "mean", "first"]
-Input = TypeVar("Input")
 Output = TypeVar("Output")
+
+CAUSAL = ObjectiveSettings()
 
 
 def pool(
@@ -45,37 +48,182 @@ def _linear(width: int, num_outputs: int) -> nn.Linear:
     return linear
 
 
-class LanguageModelHead(nn.Module):
-    """Scores of the next token at every position."""
+class Transform(nn.Module):
+    """Dense, GELU, norm: what BERT and ModernBERT put between the backbone and the scores."""
 
-    def __init__(self, width: int, *, vocab_size: int) -> None:
+    def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
-        self.linear = _linear(width, vocab_size)
+        has_bias = settings.family == "bert"
+        self.dense = nn.Linear(settings.width, settings.width, bias=has_bias)
+        self.norm = nn.LayerNorm(settings.width, bias=has_bias)
+        start_small(self)
+
+    def forward(self, hidden: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
+        return self.norm(F.gelu(self.dense(hidden)))
+
+
+class Pooler(nn.Module):
+    """Dense and tanh over the vector of the first token, where BERT reads a whole text."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__()
+        self.dense = nn.Linear(settings.width, settings.width)
+        start_small(self)
+
+    def forward(self, pooled_BD: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
+        return torch.tanh(self.dense(pooled_BD))
+
+
+class LanguageModelHead(nn.Module):
+    """Scores over the vocabulary at every position.
+
+    The lab has a matrix of its own for them. The other families transform the vector, then compare
+    it with the embeddings themselves (tied weights, Press & Wolf 2017).
+    """
+
+    def __init__(self, settings: ModelSettings, *, vocab_size: int) -> None:
+        super().__init__()
+        if settings.family == "lab":
+            self.linear = _linear(settings.width, vocab_size)
+        else:
+            self.transform = Transform(settings)
+            self.bias = nn.Parameter(torch.zeros(vocab_size))
+        self.is_tied = settings.family != "lab"
+
+    def transformed(self, hidden: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
+        """What is compared with the vectors of the vocabulary."""
+        return self.transform(hidden) if self.is_tied else hidden
+
+    def vocabulary(
+        self, embedding_VD: Float[Tensor, "V D"]
+    ) -> tuple[Float[Tensor, "V D"], Float[Tensor, " V"]]:
+        """A vector and a bias for every token, given the backbone's embeddings."""
+        if self.is_tied:
+            return embedding_VD, self.bias
+        return self.linear.weight, self.linear.bias
 
     def forward(
-        self, hidden_BTD: Float[Tensor, "B T D"], *, real_BT: Bool[Tensor, "B T"]
+        self,
+        hidden_BTD: Float[Tensor, "B T D"],
+        *,
+        real_BT: Bool[Tensor, "B T"],
+        embedding_VD: Float[Tensor, "V D"],
     ) -> Float[Tensor, "B T V"]:
-        return self.linear(hidden_BTD)
+        return F.linear(self.transformed(hidden_BTD), *self.vocabulary(embedding_VD))
+
+
+class PairHead(LanguageModelHead):
+    """BERT's: scores over the vocabulary, and whether two sentences belong together."""
+
+    def __init__(self, settings: ModelSettings, *, vocab_size: int) -> None:
+        super().__init__(settings, vocab_size=vocab_size)
+        self.pooler = Pooler(settings)
+        self.pair = nn.Linear(settings.width, 2)
+        start_small(self.pair)
+
+    def pair_scores(
+        self, hidden_BTD: Float[Tensor, "B T D"], *, real_BT: Bool[Tensor, "B T"]
+    ) -> Float[Tensor, "B 2"]:
+        """Scores of: the second sentence is the right one, it is not."""
+        return self.pair(self.pooler(pool(hidden_BTD, real_BT=real_BT, pooling="first")))
+
+
+class Generator(nn.Module):
+    """ELECTRA's small masked model: it proposes the tokens that the backbone has to find out.
+
+    It reads the backbone's own embeddings, narrowed, and scores over them, too: they are shared.
+    """
+
+    def __init__(self, settings: ModelSettings, *, vocab_size: int, share: float) -> None:
+        super().__init__()
+        narrow = generator_settings(settings, share=share)
+        self.narrow = nn.Linear(settings.width, narrow.width)
+        self.blocks = build_blocks(narrow)
+        self.widen = nn.Linear(narrow.width, settings.width)
+        self.norm = nn.LayerNorm(settings.width)
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+        if settings.family == "lab":
+            # Beside embeddings times sqrt(D), a normal start of the projections is large enough.
+            return
+        start_small(self)
+
+    def forward(
+        self, embedded_BTD: Float[Tensor, "B T D"], *, sight: Sight
+    ) -> Float[Tensor, "B T D"]:
+        x = self.narrow(embedded_BTD)
+        for block in self.blocks:
+            x = block(x, sight=sight)
+        return self.norm(F.gelu(self.widen(x)))
+
+
+def generator_settings(settings: ModelSettings, *, share: float) -> ModelSettings:
+    """The shape of a generator: heads as wide as the model's, but fewer of them."""
+    num_heads = max(round(settings.num_heads * share), 1)
+    assert settings.feedforward_width != "auto"
+    return dataclasses.replace(
+        settings,
+        num_heads=num_heads,
+        width=settings.width // settings.num_heads * num_heads,
+        feedforward_width=max(round(settings.feedforward_width * share), 1),
+    )
+
+
+class ReplacedHead(nn.Module):
+    """ELECTRA's: one score a token, is it the original one? And the generator that replaces."""
+
+    def __init__(self, settings: ModelSettings, *, vocab_size: int, share: float) -> None:
+        super().__init__()
+        self.generator = Generator(settings, vocab_size=vocab_size, share=share)
+        self.dense = nn.Linear(settings.width, settings.width)
+        self.linear = nn.Linear(settings.width, 1)
+        start_small(self.dense)
+        start_small(self.linear)
+
+    def forward(
+        self,
+        hidden_BTD: Float[Tensor, "B T D"],
+        *,
+        real_BT: Bool[Tensor, "B T"],
+        embedding_VD: Float[Tensor, "V D"],
+    ) -> Float[Tensor, "B T"]:
+        return self.linear(F.gelu(self.dense(hidden_BTD))).squeeze(2)
 
 
 class ClassifierHead(nn.Module):
-    """Scores of the classes, from one pooled vector a row."""
+    """Scores of the classes, from one pooled vector a row.
 
-    def __init__(self, width: int, *, num_classes: int, pooling: Pooling) -> None:
+    The bert family reads its first token through a pooler; the modern one transforms what it pooled
+    as its language model does. Both can be taken over from the base.
+    """
+
+    def __init__(self, settings: ModelSettings, *, num_classes: int, pooling: Pooling) -> None:
         super().__init__()
         self.pooling: Pooling = pooling
-        self.linear = _linear(width, num_classes)
+        self.between: Pooler | Transform | None = None
+        if settings.family == "bert" and pooling == "first":
+            self.between = Pooler(settings)
+        elif settings.family == "modern":
+            self.between = Transform(settings)
+        self.linear = _linear(settings.width, num_classes)
 
     def forward(
-        self, hidden_BTD: Float[Tensor, "B T D"], *, real_BT: Bool[Tensor, "B T"]
+        self,
+        hidden_BTD: Float[Tensor, "B T D"],
+        *,
+        real_BT: Bool[Tensor, "B T"],
+        embedding_VD: Float[Tensor, "V D"],
     ) -> Float[Tensor, "B C"]:
-        return self.linear(pool(hidden_BTD, real_BT=real_BT, pooling=self.pooling))
+        pooled_BD = pool(hidden_BTD, real_BT=real_BT, pooling=self.pooling)
+        return self.linear(pooled_BD if self.between is None else self.between(pooled_BD))
+
+
+Head = LanguageModelHead | PairHead | ReplacedHead | ClassifierHead
 
 
 class Model(nn.Module):
     """A backbone and a head."""
 
-    def __init__(self, backbone: Backbone, head: LanguageModelHead | ClassifierHead) -> None:
+    def __init__(self, backbone: Backbone, head: Head) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = head
@@ -84,18 +232,32 @@ class Model(nn.Module):
         self, ids_BT: Int[Tensor, "B T"], *, real_BT: Bool[Tensor, "B T"] | None = None
     ) -> Float[Tensor, "*scores"]:
         real_BT = torch.ones_like(ids_BT, dtype=torch.bool) if real_BT is None else real_BT
-        scores: Tensor = self.head(self.backbone(ids_BT, real_BT=real_BT), real_BT=real_BT)
+        hidden_BTD = self.backbone(ids_BT, real_BT=real_BT)
+        embedding_VD = self.backbone.embedding.weight
+        scores: Tensor = self.head(hidden_BTD, real_BT=real_BT, embedding_VD=embedding_VD)
         return scores
 
-    def compute(self, function: Callable[["Model", Input], Output], given: Input) -> Output:
-        """`function(self, given)`. Sharded weights (FSDP) are whole only inside such a method."""
-        return function(self, given)
+    def compute(self, function: Callable[..., Output], *given: Any) -> Output:
+        """`function(self, *given)`. Sharded weights (FSDP) are whole only inside such a method."""
+        return function(self, *given)
 
 
-def build_language_model(settings: ModelSettings, *, vocab_size: int) -> Model:
-    """A new random backbone with a language-model head."""
+def build_language_model(
+    settings: ModelSettings,
+    *,
+    vocab_size: int,
+    objective: ObjectiveSettings = CAUSAL,
+) -> Model:
+    """A new random backbone with the head that its objective needs."""
     backbone = Backbone(settings, vocab_size=vocab_size)
-    return Model(backbone, LanguageModelHead(settings.width, vocab_size=vocab_size))
+    head: Head
+    if objective.kind in ("bert", "sop"):
+        head = PairHead(settings, vocab_size=vocab_size)
+    elif objective.kind == "replaced":
+        head = ReplacedHead(settings, vocab_size=vocab_size, share=objective.generator_share)
+    else:
+        head = LanguageModelHead(settings, vocab_size=vocab_size)
+    return Model(backbone, head)
 
 
 def build_classifier(
@@ -103,7 +265,7 @@ def build_classifier(
 ) -> Model:
     """A new random backbone with a classifier head: the scratch arm."""
     backbone = Backbone(settings, vocab_size=vocab_size)
-    head = ClassifierHead(settings.width, num_classes=num_classes, pooling=pooling)
+    head = ClassifierHead(settings, num_classes=num_classes, pooling=pooling)
     return Model(backbone, head)
 
 
@@ -123,12 +285,23 @@ class Transplant:
 
 
 def graft(base: Model, *, num_classes: int, pooling: Pooling) -> tuple[Model, Transplant]:
-    """The base's backbone, copied, under a new random classifier head. The base stays as it is."""
+    """The base's backbone, copied, under a new random classifier head. The base stays as it is.
+
+    Where the old head pooled or transformed vectors as the new one does, this part is taken, too.
+    """
     backbone = copy.deepcopy(base.backbone)
-    head = ClassifierHead(backbone.settings.width, num_classes=num_classes, pooling=pooling)
-    kept = list(backbone.parameters())
-    return Model(backbone, head), Transplant(
+    head = ClassifierHead(backbone.settings, num_classes=num_classes, pooling=pooling)
+    taken: list[nn.Module] = [backbone]
+    for name in ("pooler", "transform"):
+        part = getattr(base.head, name, None)
+        if isinstance(part, Pooler | Transform) and type(part) is type(head.between):
+            head.between = copy.deepcopy(part)
+            taken.append(part)
+    kept = [parameter for part in taken for parameter in part.parameters()]
+    num_parameters = sum(parameter.numel() for parameter in kept)
+    model = Model(backbone, head)
+    return model, Transplant(
         num_tensors=len(kept),
-        num_parameters=sum(parameter.numel() for parameter in kept),
-        num_new_parameters=sum(parameter.numel() for parameter in head.parameters()),
+        num_parameters=num_parameters,
+        num_new_parameters=sum(p.numel() for p in model.parameters()) - num_parameters,
     )

@@ -1,12 +1,13 @@
 """The backbone: token ids in, one vector a token out. No head, no loss, no training.
 
 Letters of every shape in regraft: B batch, T positions, D width, H heads, K head width (D / H),
-F feed-forward width, V vocabulary, C classes, L layers, N examples. A name such as `x_BTD` says
-the shape where it changes. Read from top to bottom: positions, mask, dropout, attention, block,
-backbone.
+F feed-forward width, V vocabulary, C classes, L layers, N examples, P longest text. A name such as
+`x_BTD` says the shape where it changes. Read from top to bottom: positions, mask, dropout,
+attention, blocks, backbone.
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,6 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regraft.config import ModelSettings
+
+# The base of the rotary frequencies: ModernBERT's, for layers that look at the whole text.
+ROTARY_BASE = 160_000.0
+# Weights of the bert and modern families start at random with this deviation.
+INITIAL_DEVIATION = 0.02
 
 
 def sinusoidal_positions(length: int, *, width: int) -> Float[Tensor, "T D"]:
@@ -24,6 +30,25 @@ def sinusoidal_positions(length: int, *, width: int) -> Float[Tensor, "T D"]:
     table_TD[:, 0::2] = torch.sin(position_T1 * frequency)
     table_TD[:, 1::2] = torch.cos(position_T1 * frequency)
     return table_TD
+
+
+def rotary_positions(length: int, *, width: int) -> Float[Tensor, "2 T half"]:
+    """Cosines and sines of the angles by which a head's columns turn (Su et al. 2021).
+
+    Queries and keys turn with their position, so that their product depends on the distance only.
+    """
+    frequency = ROTARY_BASE ** (-torch.arange(0, width, 2) / width)
+    angles = torch.arange(length).unsqueeze(1) * frequency
+    return torch.stack([angles.cos(), angles.sin()])
+
+
+def turned(
+    x_BHTK: Float[Tensor, "B H T K"], turns: Float[Tensor, "2 b 1 T half"]
+) -> Float[Tensor, "B H T K"]:
+    """Columns i and i + K/2 turned together, by the angle of their position."""
+    cos, sin = turns
+    left, right = x_BHTK.chunk(2, dim=-1)
+    return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1)
 
 
 def square_mask(length: int) -> Bool[Tensor, "T T"]:
@@ -41,18 +66,23 @@ def is_one_document(segments_BT: Int[Tensor, "B T"] | None) -> bool:
     return segments_BT is None or bool((segments_BT == segments_BT[:, :1]).all())
 
 
-def causal_mask(
-    real_BT: Bool[Tensor, "B T"], *, segments_BT: Int[Tensor, "B T"] | None = None
+def attention_mask(
+    real_BT: Bool[Tensor, "B T"],
+    *,
+    is_causal: bool,
+    segments_BT: Int[Tensor, "B T"] | None = None,
 ) -> Bool[Tensor, "B 1 T T"]:
-    """The square mask less the padding, wherever it is, and less the other documents of a row.
+    """May position i look at j? Not at padding, not at other documents, not ahead if causal.
 
     Every position may look at itself: a padding row with nothing to look at would be 0 / 0, and
     the NaN would reach real tokens through the next layer's values.
     """
     length = real_BT.shape[1]
-    allowed_BTT = square_mask(length).to(real_BT.device) & real_BT.unsqueeze(1)
+    allowed_BTT = real_BT.unsqueeze(1).expand(-1, length, -1)
+    if is_causal:
+        allowed_BTT = allowed_BTT & square_mask(length).to(real_BT.device)
     if segments_BT is not None:
-        allowed_BTT &= segments_BT.unsqueeze(1) == segments_BT.unsqueeze(2)
+        allowed_BTT = allowed_BTT & (segments_BT.unsqueeze(1) == segments_BT.unsqueeze(2))
     itself = torch.eye(length, dtype=torch.bool, device=real_BT.device)
     return (allowed_BTT | itself).unsqueeze(1)
 
@@ -110,6 +140,19 @@ class KeyValueCache:
         return k_BHTK, v_BHTK
 
 
+@dataclass(frozen=True)
+class Sight:
+    """What each position of a batch may look at, and how far it has turned.
+
+    Without a mask it is the square mask if causal, else nothing is hidden. `turns` are the cosines
+    and sines of rotary positions, None in families that have others.
+    """
+
+    is_causal: bool
+    mask: Bool[Tensor, "B 1 T T"] | None
+    turns: Float[Tensor, "2 b 1 T half"] | None
+
+
 class Attention(nn.Module):
     """Each position takes a mean of the values of the positions it may see, weighted by fit."""
 
@@ -118,105 +161,187 @@ class Attention(nn.Module):
         self.layer = layer
         self.num_heads = settings.num_heads
         self.dropout = settings.attention_dropout
-        self.in_proj = nn.Linear(settings.width, 3 * settings.width)
-        self.out_proj = nn.Linear(settings.width, settings.width)
-        # As nn.MultiheadAttention starts: the three projections are one Xavier matrix.
-        nn.init.xavier_uniform_(self.in_proj.weight)
-        nn.init.zeros_(self.in_proj.bias)
-        nn.init.zeros_(self.out_proj.bias)
+        has_bias = settings.family != "modern"
+        self.in_proj = nn.Linear(settings.width, 3 * settings.width, bias=has_bias)
+        self.out_proj = nn.Linear(settings.width, settings.width, bias=has_bias)
+        if settings.family == "lab":
+            # As nn.MultiheadAttention starts: the three projections are one Xavier matrix.
+            nn.init.xavier_uniform_(self.in_proj.weight)
+            nn.init.zeros_(self.in_proj.bias)
+            nn.init.zeros_(self.out_proj.bias)
 
     def forward(
         self,
         x_BTD: Float[Tensor, "B T D"],
         *,
-        mask: Bool[Tensor, "B 1 T T"] | None,
+        sight: Sight,
         cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "B T D"]:
-        q_BHTK, k_BHTK, v_BHTK = self._project(x_BTD)
+        q_BHTK, k_BHTK, v_BHTK = self._project(x_BTD, turns=sight.turns)
         if cache is not None:
             k_BHTK, v_BHTK = cache.extend(self.layer, k_BHTK, v_BHTK)
         if self.training and self.dropout > 0 and x_BTD.is_cpu:
             # On a CPU dropout closes the fast path of scaled_dot_product_attention, and the slow
             # one draws slowly: this takes 0.7 of its time (2026-11-16, 16 x 256 tokens, D 200).
-            weights_BHTT = _attention_weights(q_BHTK, k_BHTK, mask=mask)
+            weights_BHTT = _attention_weights(q_BHTK, k_BHTK, sight=sight)
             y_BHTK = dropout(weights_BHTT, p=self.dropout) @ v_BHTK
         else:
             y_BHTK = F.scaled_dot_product_attention(
                 q_BHTK,
                 k_BHTK,
                 v_BHTK,
-                attn_mask=mask,
+                attn_mask=sight.mask,
                 # One new token behind a cache sees everything; a longer row needs the square mask.
-                is_causal=mask is None and x_BTD.shape[1] > 1,
+                is_causal=sight.is_causal and sight.mask is None and x_BTD.shape[1] > 1,
                 dropout_p=self.dropout if self.training else 0.0,
             )
         return self.out_proj(y_BHTK.transpose(1, 2).flatten(2))
 
-    def weights(
-        self, x_BTD: Float[Tensor, "B T D"], *, mask: Bool[Tensor, "B 1 T T"] | None
-    ) -> Float[Tensor, "B H T T"]:
+    def weights(self, x_BTD: Float[Tensor, "B T D"], *, sight: Sight) -> Float[Tensor, "B H T T"]:
         """The weights that `forward` only uses: row i says where position i looks."""
-        q_BHTK, k_BHTK, _ = self._project(x_BTD)
-        return _attention_weights(q_BHTK, k_BHTK, mask=mask)
+        q_BHTK, k_BHTK, _ = self._project(x_BTD, turns=sight.turns)
+        return _attention_weights(q_BHTK, k_BHTK, sight=sight)
 
-    def _project(self, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(self, x_BTD: Tensor, *, turns: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         batch, length, width = x_BTD.shape
         qkv = self.in_proj(x_BTD).view(batch, length, 3, self.num_heads, width // self.num_heads)
         q_BHTK, k_BHTK, v_BHTK = qkv.permute(2, 0, 3, 1, 4)
+        if turns is not None:
+            q_BHTK, k_BHTK = turned(q_BHTK, turns), turned(k_BHTK, turns)
         return q_BHTK, k_BHTK, v_BHTK
 
 
-def _attention_weights(q_BHTK: Tensor, k_BHTK: Tensor, *, mask: Tensor | None) -> Tensor:
-    mask = square_mask(q_BHTK.shape[2]).to(q_BHTK.device) if mask is None else mask
-    barrier = torch.zeros_like(mask, dtype=q_BHTK.dtype).masked_fill(~mask, -math.inf)
+def _attention_weights(q_BHTK: Tensor, k_BHTK: Tensor, *, sight: Sight) -> Tensor:
     scores_BHTT = q_BHTK / math.sqrt(q_BHTK.shape[-1]) @ k_BHTK.transpose(2, 3)
-    return (scores_BHTT + barrier).softmax(dim=-1)
+    mask = sight.mask
+    if mask is None and sight.is_causal:
+        mask = square_mask(q_BHTK.shape[2]).to(q_BHTK.device)
+    if mask is not None:
+        barrier = torch.zeros_like(mask, dtype=q_BHTK.dtype).masked_fill(~mask, -math.inf)
+        scores_BHTT = scores_BHTT + barrier
+    return scores_BHTT.softmax(dim=-1)
 
 
-class Block(nn.Module):
-    """Attention, then feed-forward; each is added to its input, then normalised (post-norm)."""
+class PostNormBlock(nn.Module):
+    """Attention, then feed-forward; each is added to its input, then normalised (lab, bert)."""
 
     def __init__(self, settings: ModelSettings, *, layer: int) -> None:
         super().__init__()
         assert settings.feedforward_width != "auto", "settings are resolved before a model is built"
+        is_lab = settings.family == "lab"
         self.attention = Attention(settings, layer=layer)
         self.linear1 = nn.Linear(settings.width, settings.feedforward_width)
         self.linear2 = nn.Linear(settings.feedforward_width, settings.width)
         self.norm1 = nn.LayerNorm(settings.width)
         self.norm2 = nn.LayerNorm(settings.width)
+        self.activation = nn.ReLU() if is_lab else nn.GELU()
+        self.dropout = Dropout(settings.dropout)
+        # BERT drops nothing between the two feed-forward matrices.
+        self.inner_dropout = Dropout(settings.dropout) if is_lab else nn.Identity()
+
+    def forward(
+        self, x_BTD: Float[Tensor, "B T D"], *, sight: Sight, cache: KeyValueCache | None = None
+    ) -> Float[Tensor, "B T D"]:
+        x_BTD = self.norm1(x_BTD + self.dropout(self.attention(x_BTD, sight=sight, cache=cache)))
+        h_BTF = self.inner_dropout(self.activation(self.linear1(x_BTD)))
+        return self.norm2(x_BTD + self.dropout(self.linear2(h_BTF)))
+
+    def attention_weights(
+        self, x_BTD: Float[Tensor, "B T D"], *, sight: Sight
+    ) -> Float[Tensor, "B H T T"]:
+        """Where each position looks, given this block's input."""
+        return self.attention.weights(x_BTD, sight=sight)
+
+
+class PreNormBlock(nn.Module):
+    """Normalise, attend, add; normalise, GeGLU, add: the way through stays untouched (modern).
+
+    Pre-norm after Xiong et al. 2020, GeGLU after Shazeer 2020, no biases: as in ModernBERT. The
+    embedding is normalised already, so the first block does not normalise before attention.
+    """
+
+    def __init__(self, settings: ModelSettings, *, layer: int) -> None:
+        super().__init__()
+        assert settings.feedforward_width != "auto", "settings are resolved before a model is built"
+        width = settings.width
+        self.norm1 = nn.LayerNorm(width, bias=False) if layer else nn.Identity()
+        self.attention = Attention(settings, layer=layer)
+        self.norm2 = nn.LayerNorm(width, bias=False)
+        self.linear1 = nn.Linear(width, 2 * settings.feedforward_width, bias=False)
+        self.linear2 = nn.Linear(settings.feedforward_width, width, bias=False)
         self.dropout = Dropout(settings.dropout)
 
     def forward(
-        self,
-        x_BTD: Float[Tensor, "B T D"],
-        *,
-        mask: Bool[Tensor, "B 1 T T"] | None,
-        cache: KeyValueCache | None = None,
+        self, x_BTD: Float[Tensor, "B T D"], *, sight: Sight, cache: KeyValueCache | None = None
     ) -> Float[Tensor, "B T D"]:
-        x_BTD = self.norm1(x_BTD + self.dropout(self.attention(x_BTD, mask=mask, cache=cache)))
-        h_BTF = self.dropout(F.relu(self.linear1(x_BTD)))
-        return self.norm2(x_BTD + self.dropout(self.linear2(h_BTF)))
+        y_BTD = self.attention(self.norm1(x_BTD), sight=sight, cache=cache)
+        x_BTD = x_BTD + self.dropout(y_BTD)
+        h_BTF, gate_BTF = self.linear1(self.norm2(x_BTD)).chunk(2, dim=-1)
+        return x_BTD + self.linear2(self.dropout(F.gelu(h_BTF) * gate_BTF))
+
+    def attention_weights(
+        self, x_BTD: Float[Tensor, "B T D"], *, sight: Sight
+    ) -> Float[Tensor, "B H T T"]:
+        """Where each position looks, given this block's input."""
+        return self.attention.weights(self.norm1(x_BTD), sight=sight)
+
+
+Block = PostNormBlock | PreNormBlock
+
+
+def build_blocks(settings: ModelSettings) -> nn.ModuleList:
+    """The layers of a family, new and random."""
+    kind = PreNormBlock if settings.family == "modern" else PostNormBlock
+    return nn.ModuleList(kind(settings, layer=layer) for layer in range(settings.num_layers))
+
+
+def start_small(module: nn.Module) -> None:
+    """BERT's start: matrices normal with a small deviation, biases 0, gains 1."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear | nn.Embedding):
+            nn.init.normal_(part.weight, std=INITIAL_DEVIATION)
+        if isinstance(part, nn.Linear) and part.bias is not None:
+            nn.init.zeros_(part.bias)
 
 
 class Backbone(nn.Module):
-    """Embedding times sqrt(D), plus positions, through the blocks: what pre-training pays for."""
+    """Embedded tokens through the blocks: what pre-training pays for.
+
+    Each family tells positions in its own way: the lab adds sinusoids to embeddings times sqrt(D),
+    bert adds learned vectors, and modern turns queries and keys.
+    """
 
     positions_TD: Tensor
+    rotary_2PK: Tensor
 
     def __init__(self, settings: ModelSettings, *, vocab_size: int) -> None:
         super().__init__()
         self.settings = settings
-        self.embedding = nn.Embedding(vocab_size, settings.width)
-        self.register_buffer(
-            "positions_TD",
-            sinusoidal_positions(settings.max_positions, width=settings.width),
-            persistent=False,
-        )
+        width, longest = settings.width, settings.max_positions
+        self.embedding = nn.Embedding(vocab_size, width)
+        if settings.family == "lab":
+            table_TD = sinusoidal_positions(longest, width=width)
+            self.register_buffer("positions_TD", table_TD, persistent=False)
+        elif settings.family == "bert":
+            self.positions = nn.Embedding(longest, width)
+            self.token_types = nn.Embedding(2, width)
+            self.embedding_norm = nn.LayerNorm(width)
+        else:
+            table = rotary_positions(longest, width=width // settings.num_heads)
+            self.register_buffer("rotary_2PK", table, persistent=False)
+            self.embedding_norm = nn.LayerNorm(width, bias=False)
+            self.final_norm = nn.LayerNorm(width, bias=False)
         self.dropout = Dropout(settings.dropout)
-        self.blocks = nn.ModuleList(
-            Block(settings, layer=layer) for layer in range(settings.num_layers)
-        )
-        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        self.blocks = build_blocks(settings)
+        if settings.family == "lab":
+            nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        else:
+            start_small(self)
+
+    @property
+    def is_causal(self) -> bool:
+        """Does a token look to the left only, unless told otherwise?"""
+        return self.settings.attention == "causal"
 
     def forward(
         self,
@@ -224,6 +349,8 @@ class Backbone(nn.Module):
         *,
         real_BT: Bool[Tensor, "B T"] | None = None,
         segments_BT: Int[Tensor, "B T"] | None = None,
+        token_types_BT: Int[Tensor, "B T"] | None = None,
+        is_causal: bool | None = None,
         cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Vectors of every position; `real_BT` is False at padding, on either side.
@@ -233,14 +360,21 @@ class Backbone(nn.Module):
         """
         assert cache is None or (real_BT is None and segments_BT is None), "a cache reads one text"
         real_BT = torch.ones_like(ids_BT, dtype=torch.bool) if real_BT is None else real_BT
-        mask = places_BT = None
-        if not (is_right_padded(real_BT) and is_one_document(segments_BT)):
-            mask = causal_mask(real_BT, segments_BT=segments_BT)
-            places_BT = places_in_document(real_BT, segments_BT=segments_BT)
-        x_BTD = self._embed(ids_BT, places_BT=places_BT, start=0 if cache is None else len(cache))
+        is_causal = self.is_causal if is_causal is None else is_causal
+        assert cache is None or is_causal, "only a causal text can be read bit by bit"
+        start = 0 if cache is None else len(cache)
+        places_BT = self.places(real_BT, segments_BT=segments_BT)
+        sight = self.sight(
+            real_BT,
+            is_causal=is_causal,
+            segments_BT=segments_BT,
+            places_BT=places_BT,
+            start=start,
+        )
+        x_BTD = self.embed(ids_BT, places_BT=places_BT, start=start, token_types_BT=token_types_BT)
         for block in self.blocks:
-            x_BTD = block(x_BTD, mask=mask, cache=cache)
-        return x_BTD
+            x_BTD = block(x_BTD, sight=sight, cache=cache)
+        return self.final_norm(x_BTD) if self.settings.family == "modern" else x_BTD
 
     @torch.no_grad()
     def attention_weights(
@@ -248,17 +382,63 @@ class Backbone(nn.Module):
     ) -> Float[Tensor, "L B H T T"]:
         """Where each position looks, for every layer and head."""
         real_BT = torch.ones_like(ids_BT, dtype=torch.bool) if real_BT is None else real_BT
-        mask = causal_mask(real_BT)
-        x_BTD = self._embed(ids_BT, places_BT=places_in_document(real_BT))
+        places_BT = self.places(real_BT)
+        sight = self.sight(real_BT, is_causal=self.is_causal, places_BT=places_BT)
+        x_BTD = self.embed(ids_BT, places_BT=places_BT)
         weights = []
         for block in self.blocks:
             assert isinstance(block, Block)
-            weights.append(block.attention.weights(x_BTD, mask=mask))
-            x_BTD = block(x_BTD, mask=mask)
+            weights.append(block.attention_weights(x_BTD, sight=sight))
+            x_BTD = block(x_BTD, sight=sight)
         return torch.stack(weights)
 
-    def _embed(self, ids_BT: Tensor, *, places_BT: Tensor | None, start: int = 0) -> Tensor:
-        """Tokens at `places_BT`, or one behind the other from `start` on."""
+    def places(
+        self,
+        real_BT: Bool[Tensor, "B T"],
+        *,
+        segments_BT: Int[Tensor, "B T"] | None = None,
+    ) -> Int[Tensor, "B T"] | None:
+        """The position of every token; None where it is simply the column."""
+        if is_right_padded(real_BT) and is_one_document(segments_BT):
+            return None
+        return places_in_document(real_BT, segments_BT=segments_BT)
+
+    def sight(
+        self,
+        real_BT: Bool[Tensor, "B T"],
+        *,
+        is_causal: bool,
+        places_BT: Int[Tensor, "B T"] | None,
+        segments_BT: Int[Tensor, "B T"] | None = None,
+        start: int = 0,
+    ) -> Sight:
+        """What the tokens of a batch may look at. Without a mask, attention is on its fast path."""
+        mask = turns = None
+        # Behind the real tokens, padding is ahead of them: the square mask hides it already.
+        is_hidden = is_causal or bool(real_BT.all())
+        if places_BT is not None or not is_hidden:
+            mask = attention_mask(real_BT, is_causal=is_causal, segments_BT=segments_BT)
+        if self.settings.family == "modern":
+            here = slice(start, start + real_BT.shape[1]) if places_BT is None else places_BT
+            turns = self.rotary_2PK[:, here]
+            turns = turns.unsqueeze(1 if places_BT is None else 2)
+            turns = turns.unsqueeze(1) if places_BT is None else turns
+        return Sight(is_causal=is_causal, mask=mask, turns=turns)
+
+    def embed(
+        self,
+        ids_BT: Int[Tensor, "B T"],
+        *,
+        places_BT: Int[Tensor, "B T"] | None = None,
+        start: int = 0,
+        token_types_BT: Int[Tensor, "B T"] | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """Vectors of tokens at `places_BT`, or one behind the other from `start` on."""
         here = slice(start, start + ids_BT.shape[1]) if places_BT is None else places_BT
-        x_BTD = self.embedding(ids_BT) * math.sqrt(self.settings.width) + self.positions_TD[here]
-        return self.dropout(x_BTD)
+        x_BTD = self.embedding(ids_BT)
+        if self.settings.family == "lab":
+            return self.dropout(x_BTD * math.sqrt(self.settings.width) + self.positions_TD[here])
+        if self.settings.family == "bert":
+            types_BT = torch.zeros_like(ids_BT) if token_types_BT is None else token_types_BT
+            x_BTD = x_BTD + self.positions.weight[here] + self.token_types(types_BT)
+        return self.dropout(self.embedding_norm(x_BTD))

@@ -5,63 +5,224 @@ micro-batches, padding and masking cannot change the result. Adding an objective
 but this file.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from regraft.batches import IGNORED, Batch
-from regraft.heads import Model
+from regraft.config import Settings
+from regraft.corruption import Corruption, Moment, build_corruption
+from regraft.heads import LanguageModelHead, Model, PairHead, ReplacedHead
+from regraft.losses import CHUNK, linear_cross_entropy
+from regraft.tokenizer import Tokenizer
 
-# Positions that have scores over the vocabulary at once: as many as fit into the bytes, at most
-# CHUNK. Forward and backward over 4,096 positions on two cores, 2026-11-16, in chunks of 256 and of
-# 512: V 50,001 (D 200) 1.95 and 2.12 s; V 16,384 (D 256) 0.85 and 0.72; V 8,192 (D 512) 0.78 and
-# 0.73.
-CHUNK = 512
-CHUNK_BYTES = 52_000_000
+# Clark et al. 2020: how much more the discriminator's mean loss weighs than the generator's.
+DETECTION_WEIGHT = 50.0
 
-# From this vocabulary on, the scores lie V x N in memory. The same runs, N x V against V x N in
-# chunks of 256: V 50,001 2.98 and 1.95 s, 16,384 1.05 and 0.85, 8,192 0.84 and 0.78; below 4,096
-# there is no difference.
-TRANSPOSED_FROM = 4096
+# The loss in nats a token that is compared with the corpus' unigram entropy.
+TOKEN_LOSS = "loss"
+
+SomeHead = TypeVar("SomeHead")
+
+
+class Reading(NamedTuple):
+    """Something to report beside the loss: a sum over so many cases."""
+
+    total: Tensor
+    count: int  # type: ignore[assignment]
 
 
 class LossSum(NamedTuple):
-    """Summed loss in nats, and how many targets it is summed over.
+    """Summed loss in nats, and how many targets it is summed over; readings are for people.
 
     A tuple, because FSDP looks for tensors with gradients in tuples and not in other objects.
     """
 
     total: Tensor
     count: int  # type: ignore[assignment] # the field hides tuple.count, which nobody needs here
+    readings: Mapping[str, Reading] = MappingProxyType({})
 
 
-Objective = Callable[[Model, Batch], LossSum]
+Objective = Callable[[Model, Batch, Moment], LossSum]
 
 
-def causal(model: Model, batch: Batch) -> LossSum:
+def causal(model: Model, batch: Batch, moment: Moment) -> LossSum:
     """Predict the next token from those before it (the lab's objective)."""
-    hidden_BTD = model.backbone(batch.ids_BT, real_BT=batch.real_BT, segments_BT=batch.segments_BT)
-    hidden_ND, targets_N = _at_targets(hidden_BTD, batch.targets)
-    linear = model.head.linear
-    total = linear_cross_entropy(hidden_ND, linear.weight, linear.bias, targets_N)
-    return LossSum(total, len(targets_N))
+    hidden_BTD = model.backbone(
+        batch.ids_BT, real_BT=batch.real_BT, segments_BT=batch.segments_BT, is_causal=True
+    )
+    return _token_loss(model, hidden_BTD, batch.targets)
+
+
+def masked(corruption: Corruption) -> Objective:
+    """Predict hidden tokens from both sides (Devlin et al. 2018)."""
+
+    def objective(model: Model, batch: Batch, moment: Moment) -> LossSum:
+        ids_BT, targets_BT = corruption.hide(batch.ids_BT, real_BT=batch.real_BT, moment=moment)
+        hidden_BTD = model.backbone(ids_BT, real_BT=batch.real_BT, segments_BT=batch.segments_BT)
+        return _token_loss(model, hidden_BTD, targets_BT)
+
+    return objective
+
+
+def paired(corruption: Corruption, *, pair_weight: float) -> Objective:
+    """Masked, and do the two sentences of a row belong together? Targets are 0 if they do, else 1.
+
+    A pair weighs as much as `pair_weight` tokens.
+    """
+
+    def objective(model: Model, batch: Batch, moment: Moment) -> LossSum:
+        head = _expected(model.head, PairHead)
+        ids_BT, targets_BT = corruption.hide(batch.ids_BT, real_BT=batch.real_BT, moment=moment)
+        hidden_BTD = model.backbone(
+            ids_BT, real_BT=batch.real_BT, token_types_BT=batch.token_types_BT
+        )
+        tokens = _token_loss(model, hidden_BTD, targets_BT)
+        scores_B2 = head.pair_scores(hidden_BTD, real_BT=batch.real_BT)
+        pairs = F.cross_entropy(scores_B2, batch.targets, reduction="sum")
+        num_right = (scores_B2.argmax(dim=1) == batch.targets).sum()
+        readings = {
+            **tokens.readings,
+            "pair_accuracy": Reading(num_right, len(batch.targets)),
+        }
+        return LossSum(tokens.total + pair_weight * pairs, tokens.count, readings)
+
+    return objective
+
+
+def replaced(corruption: Corruption) -> Objective:
+    """Which tokens did a small generator exchange? (ELECTRA, Clark et al. 2020)."""
+
+    def objective(model: Model, batch: Batch, moment: Moment) -> LossSum:
+        head = _expected(model.head, ReplacedHead)
+        backbone, real_BT = model.backbone, batch.real_BT
+        hidden_ids_BT, targets_BT = corruption.hide(
+            batch.ids_BT, real_BT=real_BT, moment=moment, masked_share=1.0, random_share=0.0
+        )
+        places_BT = backbone.places(real_BT, segments_BT=batch.segments_BT)
+        sight = backbone.sight(
+            real_BT, is_causal=False, places_BT=places_BT, segments_BT=batch.segments_BT
+        )
+        embedded_BTD = backbone.embed(hidden_ids_BT, places_BT=places_BT)
+        proposed_BTD = head.generator(embedded_BTD, sight=sight)
+        proposed_ND, targets_N = _at_targets(proposed_BTD, targets_BT)
+        embedding_VD = backbone.embedding.weight
+        generator_total = linear_cross_entropy(
+            proposed_ND, embedding_VD, head.generator.bias, targets_N
+        )
+
+        # The sampled tokens carry no gradient: the generator learns from its own loss only.
+        with torch.no_grad():
+            draws_BT = moment.uniform(batch.ids_BT.shape[1], stream="which token")
+            is_target_BT = targets_BT != IGNORED
+            draws_N = draws_BT.to(proposed_ND.device)[is_target_BT]
+            parts = zip(proposed_ND.split(CHUNK), draws_N.split(CHUNK), strict=True)
+            sampled_N = torch.cat(
+                [
+                    _sampled(F.linear(part_ND, embedding_VD, head.generator.bias), draws)
+                    for part_ND, draws in parts
+                ]
+            )
+            ids_BT = batch.ids_BT.masked_scatter(is_target_BT, sampled_N)
+        is_replaced_BT = ids_BT != batch.ids_BT
+        hidden_BTD = backbone(ids_BT, real_BT=real_BT, segments_BT=batch.segments_BT)
+        scores_BT = head(hidden_BTD, real_BT=real_BT, embedding_VD=embedding_VD)
+        losses_BT = F.binary_cross_entropy_with_logits(
+            scores_BT, is_replaced_BT.to(scores_BT), reduction="none"
+        )
+        num_real = int(real_BT.sum())
+        # Means over all tokens, weighted, as a sum over targets: they are a known share of them.
+        weight = DETECTION_WEIGHT * corruption.rate(moment)
+        detection = losses_BT.masked_fill(~real_BT, 0.0).sum()
+        found_BT = (scores_BT > 0) & is_replaced_BT & real_BT
+        readings = {
+            TOKEN_LOSS: Reading(generator_total.detach(), len(targets_N)),
+            "detection_loss": Reading(detection.detach(), num_real),
+            "found": Reading(found_BT.sum(), int((is_replaced_BT & real_BT).sum())),
+        }
+        return LossSum(generator_total + weight * detection, len(targets_N), readings)
+
+    return objective
+
+
+def hybrid(corruption: Corruption, *, causal_share: float) -> Objective:
+    """Steps of both kinds on one model (GPT-BERT, Charpentier & Samuel 2024), unshifted."""
+    look_both_ways = masked(corruption)
+
+    def objective(model: Model, batch: Batch, moment: Moment) -> LossSum:
+        is_causal = moment.chance(stream="which objective") < causal_share
+        return (causal if is_causal else look_both_ways)(model, batch, moment)
+
+    return objective
+
+
+def build_objective(settings: Settings, *, tokenizer: Tokenizer) -> Objective:
+    """The objective that the settings name, in the ids of this tokenizer."""
+    wanted = settings.objective
+    if wanted.kind == "causal":
+        return causal
+    corruption = build_corruption(wanted, tokenizer=tokenizer)
+    if wanted.kind == "masked":
+        return masked(corruption)
+    if wanted.kind == "replaced":
+        return replaced(corruption)
+    if wanted.kind == "hybrid":
+        return hybrid(corruption, causal_share=wanted.causal_share)
+    # BERT adds the mean loss of pairs to that of tokens: a full row has so many tokens to predict.
+    pair_weight = wanted.mask_rate * settings.data.max_length
+    return paired(corruption, pair_weight=pair_weight)
+
+
+def build_validation(settings: Settings, *, tokenizer: Tokenizer) -> dict[str, Objective]:
+    """What a base is judged by: its objective; a hybrid by its two sides, one by one."""
+    if settings.objective.kind != "hybrid":
+        return {"valid": build_objective(settings, tokenizer=tokenizer)}
+    corruption = build_corruption(settings.objective, tokenizer=tokenizer)
+    return {"valid": masked(corruption), "valid_causal": causal}
 
 
 def classify(class_weights_C: Float[Tensor, " C"] | None = None) -> Objective:
     """Predict the class of a row; with weights, a row counts as its class weighs."""
 
-    def objective(model: Model, batch: Batch) -> LossSum:
+    def objective(model: Model, batch: Batch, moment: Moment) -> LossSum:
         scores_BC = model(batch.ids_BT, real_BT=batch.real_BT)
         weights = None if class_weights_C is None else class_weights_C.to(scores_BC)
         total = F.cross_entropy(scores_BC, batch.targets, weight=weights, reduction="sum")
         return LossSum(total, len(batch.targets))
 
     return objective
+
+
+def _token_loss(
+    model: Model, hidden_BTD: Float[Tensor, "B T D"], targets_BT: Int[Tensor, "B T"]
+) -> LossSum:
+    """The head runs where something is to be predicted, and nowhere else."""
+    head = _expected(model.head, LanguageModelHead)
+    hidden_ND, targets_N = _at_targets(hidden_BTD, targets_BT)
+    weight_VD, bias_V = head.vocabulary(model.backbone.embedding.weight)
+    total = linear_cross_entropy(head.transformed(hidden_ND), weight_VD, bias_V, targets_N)
+    return LossSum(total, len(targets_N), {TOKEN_LOSS: Reading(total.detach(), len(targets_N))})
+
+
+def _expected(head: object, kind: type[SomeHead]) -> SomeHead:
+    assert isinstance(head, kind), f"the objective needs a {kind.__name__}"
+    return head
+
+
+def _sampled(scores_NV: Float[Tensor, "N V"], draws_N: Float[Tensor, " N"]) -> Int[Tensor, " N"]:
+    """A token for each row, drawn as its probabilities say, by the number that the row drew."""
+    cumulated_NV = scores_NV.softmax(dim=1).cumsum(dim=1)
+    wanted_N1 = (draws_N * cumulated_NV[:, -1]).unsqueeze(1)
+    return (
+        torch.searchsorted(cumulated_NV, wanted_N1, right=True)
+        .squeeze(1)
+        .clamp(max=scores_NV.shape[1] - 1)
+    )
 
 
 def _at_targets(
@@ -73,107 +234,3 @@ def _at_targets(
     if len(places_N) == len(targets_N):
         return hidden_ND, targets_N
     return hidden_ND.index_select(0, places_N), targets_N.index_select(0, places_N)
-
-
-def linear_cross_entropy(
-    hidden_ND: Float[Tensor, "N D"],
-    weight_VD: Float[Tensor, "V D"],
-    bias_V: Float[Tensor, " V"],
-    targets_N: Int[Tensor, " N"],
-) -> Float[Tensor, ""]:
-    """Summed cross-entropy of a linear layer, without ever holding all N x V scores.
-
-    Beyond the inputs and their gradients it needs one chunk of scores, however large N is. Under
-    autocast the products are made in its precision; the softmax and the sums stay in full.
-    """
-    if not torch.is_grad_enabled():
-        # A Function is told that weights need gradients even where nobody will ask for them.
-        hidden_ND, weight_VD, bias_V = hidden_ND.detach(), weight_VD.detach(), bias_V.detach()
-    total: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden_ND, weight_VD, bias_V, targets_N
-    )
-    return total
-
-
-class _LinearCrossEntropy(torch.autograd.Function):
-    """Gradients are made in the forward pass, chunk by chunk, while the scores are at hand."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor
-    ) -> Tensor:
-        wants_hidden, wants_weight, wants_bias, _ = ctx.needs_input_grad
-        grad_hidden = torch.empty_like(hidden_ND) if wants_hidden else None
-        grad_weight = torch.zeros_like(weight_VD) if wants_weight else None
-        grad_bias = torch.zeros_like(bias_V) if wants_bias else None
-        total = bias_V.new_zeros(())
-        weight, bias = _as_autocast(weight_VD), _as_autocast(bias_V)
-        num_rows = _chunk_rows(weight)
-        buffer_NV = _score_buffer(min(len(hidden_ND), num_rows), like=weight)
-        with torch.autocast(weight.device.type, enabled=False):
-            for start in range(0, len(hidden_ND), num_rows):
-                chunk = slice(start, start + num_rows)
-                hidden = hidden_ND[chunk].to(weight)
-                scores_NV = torch.addmm(bias, hidden, weight.T, out=buffer_NV[: len(hidden)])
-                loss, grad_NV = _loss_and_gradient(scores_NV.to(total), targets_N[chunk])
-                total += loss
-                if grad_bias is not None:
-                    grad_bias += grad_NV.sum(dim=0)
-                grad_NV = grad_NV.to(weight)
-                if grad_hidden is not None:
-                    grad_hidden[chunk] = grad_NV @ weight
-                if grad_weight is not None:
-                    _add_product(grad_weight, grad_NV.T, hidden)
-        ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
-        return total
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_total: Tensor) -> tuple[Tensor | None, ...]:
-        # 1 in the trainer, which divides later. On a GPU to look at it would mean to wait for it.
-        if grad_total.is_cpu and grad_total.item() == 1:
-            return (*ctx.saved_tensors, None)
-        return (*(None if grad is None else grad * grad_total for grad in ctx.saved_tensors), None)
-
-
-def _loss_and_gradient(scores_NV: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
-    """(summed cross-entropy, its gradient by the scores). The gradient takes the scores' place."""
-    targets_N1 = targets_N.unsqueeze(1)
-    target_scores_N1 = scores_NV.gather(1, targets_N1)
-    top_N1 = scores_NV.amax(dim=1, keepdim=True)
-    exp_NV = scores_NV.sub_(top_N1).exp_()
-    sum_N1 = exp_NV.sum(dim=1, keepdim=True)
-    loss = (sum_N1.log() + top_N1 - target_scores_N1).sum()
-    # Probabilities, less one at the target.
-    grad_NV = exp_NV.div_(sum_N1)
-    return loss, grad_NV.scatter_add_(1, targets_N1, -torch.ones_like(sum_N1))
-
-
-def _chunk_rows(weight_VD: Tensor) -> int:
-    """Positions in one chunk. Products like multiples of 16."""
-    fitting = CHUNK_BYTES // (len(weight_VD) * weight_VD.itemsize)
-    return min(max(fitting // 16 * 16, 16), CHUNK)
-
-
-def _score_buffer(num_rows: int, *, like: Tensor) -> Tensor:
-    """Room for the scores of one chunk, used by all: fresh memory costs a fault for each 4 KiB."""
-    vocab_size = len(like)
-    if vocab_size < TRANSPOSED_FROM:
-        return like.new_empty(num_rows, vocab_size)
-    return like.new_empty(vocab_size, num_rows).T
-
-
-def _as_autocast(tensor: Tensor) -> Tensor:
-    """The tensor in the precision autocast asks for, if it is on."""
-    device = tensor.device.type
-    if torch.is_autocast_enabled(device):
-        return tensor.to(torch.get_autocast_dtype(device))
-    return tensor
-
-
-def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """total += left @ right; in full precision even where the factors are not."""
-    if total.dtype == left.dtype:
-        total.addmm_(left, right)
-    else:
-        total += left @ right

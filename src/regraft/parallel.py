@@ -21,6 +21,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from regraft.batches import Batch
+from regraft.corruption import Moment
 from regraft.errors import TrainingError
 from regraft.heads import Model
 from regraft.objectives import LossSum, Objective
@@ -127,8 +128,8 @@ class Runner(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, objective: Objective, batch: Batch) -> LossSum:
-        return self.model.compute(objective, batch)
+    def forward(self, objective: Objective, batch: Batch, moment: Moment) -> LossSum:
+        return self.model.compute(objective, batch, moment)
 
 
 def build_runner(model: Model, *, parallel: Literal["ddp", "fsdp"]) -> nn.Module:

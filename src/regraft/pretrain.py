@@ -15,14 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regraft.batches import Rows, language_model_rows
+from regraft.batches import Rows
 from regraft.checkpoint import kept_steps
 from regraft.config import DataSettings, Settings, TrainSettings, resolve, with_size
-from regraft.evaluate import language_model_loss
-from regraft.heads import build_language_model
+from regraft.evaluate import readings
+from regraft.heads import Model, build_language_model
 from regraft.ledger import size_for_budget
 from regraft.metrics import bits_per_byte, unigram_entropy
-from regraft.objectives import causal
+from regraft.objectives import TOKEN_LOSS, Objective, build_objective, build_validation
+from regraft.pairs import pretraining_rows
 from regraft.parallel import world
 from regraft.runfolder import RunFolder, RunInfo, open_run, read_info, read_settings
 from regraft.runtime import SILENT, Progress, device, matrix_speed, seeded
@@ -34,7 +35,9 @@ from regraft.trainer import StepRecord, TrainState, build_state
 
 # Enough for a steady validation loss (its standard error is then about 0.03 nats), few enough to
 # cost seconds even with a vocabulary of 50,000. Their time counts against a budget in minutes.
+# Where only some of the tokens are predicted, more of them are read.
 VALID_TOKENS = 10_000
+VALID_TOKENS_MASKED = 30_000
 VALIDATIONS = 8
 
 # Steps averaged into one line of metrics.jsonl.
@@ -43,7 +46,10 @@ LOG_EVERY = 10
 
 @dataclass(frozen=True)
 class PretrainResult:
-    """What a pre-training run gave; losses in nats a token."""
+    """What a pre-training run gave; losses in nats a token.
+
+    Bits per byte are known of causal models only: other losses are not those of a whole text.
+    """
 
     run_dir: str
     num_steps: int
@@ -57,8 +63,10 @@ class PretrainResult:
     num_processes: int
     valid_loss: float
     unigram_entropy: float
-    bits_per_byte: float
+    bits_per_byte: float | None
     beats_unigram: bool
+    objective: str = "causal"
+    readings: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -115,34 +123,41 @@ def _pretrain(
     store = _store(texts, folder=folder, tokenizer=tokenizer, data=settings.data, progress=progress)
 
     train_store, valid_store = _split(store, settings=settings, progress=progress)
-    entropy = unigram_entropy(train_store.counts(vocab_size=tokenizer.vocab_size))
+    counts_V = train_store.counts(vocab_size=tokenizer.vocab_size)
+    if settings.objective.kind != "causal":  # which predicts the ends of documents, too
+        counts_V[sorted(tokenizer.special_ids)] = 0
+    entropy = unigram_entropy(counts_V)
     progress.say(
         f"{store.num_documents:,} documents, {store.num_tokens:,} tokens, vocabulary "
         f"{tokenizer.vocab_size:,}. Unigram entropy, the line to beat: {entropy:.3f} nats a token."
     )
     with seeded(settings.train.seed, stream="weights"):
-        model = build_language_model(settings.model, vocab_size=tokenizer.vocab_size)
-    rows = language_model_rows(train_store, tokenizer=tokenizer, data=settings.data)
-    valid_rows = language_model_rows(valid_store, tokenizer=tokenizer, data=settings.data)
+        model = build_language_model(
+            settings.model, vocab_size=tokenizer.vocab_size, objective=settings.objective
+        )
+    rows = pretraining_rows(train_store, tokenizer=tokenizer, settings=settings)
     state = build_state(model.to(device()), settings=settings.train, num_rows=len(rows.lengths))
-
-    def bits(loss: float) -> float:
-        return bits_per_byte(loss, num_tokens=store.num_targets, num_bytes=store.num_bytes)
-
+    validation = _Validation(
+        pretraining_rows(valid_store, tokenizer=tokenizer, settings=settings),
+        objectives=build_validation(settings, tokenizer=tokenizer),
+        is_causal=settings.objective.kind == "causal",
+        bits=lambda loss: bits_per_byte(
+            loss, num_tokens=store.num_targets, num_bytes=store.num_bytes
+        ),
+    )
     _train(
         state,
         folder=folder,
         rows=rows,
-        valid_rows=valid_rows,
+        objective=build_objective(settings, tokenizer=tokenizer),
+        validation=validation,
         settings=settings,
-        bits=bits,
         progress=progress,
     )
 
-    valid_loss = language_model_loss(model, valid_rows, max_tokens=VALID_TOKENS)
-    folder.log(
-        {"step": state.step, "valid_loss": valid_loss, "valid_bits_per_byte": bits(valid_loss)}
-    )
+    found = validation.readings(model)
+    folder.log({"step": state.step, **found})
+    valid_loss = found["valid_loss"]
     result = PretrainResult(
         run_dir=str(folder.run_dir),
         num_steps=state.step,
@@ -156,11 +171,38 @@ def _pretrain(
         num_processes=world().size,
         valid_loss=valid_loss,
         unigram_entropy=entropy,
-        bits_per_byte=bits(valid_loss),
+        bits_per_byte=found.get("valid_bits_per_byte"),
         beats_unigram=valid_loss < entropy,
+        objective=settings.objective.kind,
+        readings=found,
     )
     folder.finish(dataclasses.replace(info, result=result.to_dict()), model=model)
     return result
+
+
+@dataclass(frozen=True)
+class _Validation:
+    """Held-out rows and what is asked about them."""
+
+    rows: Rows
+    objectives: dict[str, Objective]
+    is_causal: bool
+    bits: Callable[[float], float]
+
+    def readings(self, model: Model) -> dict[str, float]:
+        """All answers by name, such as `valid_loss`; bits per byte where there is a causal loss."""
+        max_tokens = VALID_TOKENS if self.is_causal else VALID_TOKENS_MASKED
+        found = {
+            f"{name}_{reading}": value
+            for name, objective in self.objectives.items()
+            for reading, value in readings(
+                model, self.rows, objective=objective, max_tokens=max_tokens
+            ).items()
+        }
+        causal_loss = found.get(f"{'valid' if self.is_causal else 'valid_causal'}_{TOKEN_LOSS}")
+        if causal_loss is not None:
+            found["valid_bits_per_byte"] = self.bits(causal_loss)
+        return found
 
 
 def _sized(settings: Settings, *, folder: RunFolder, resume: bool, progress: Progress) -> Settings:
@@ -293,9 +335,9 @@ def _train(
     *,
     folder: RunFolder,
     rows: Rows,
-    valid_rows: Rows,
+    objective: Objective,
+    validation: _Validation,
     settings: Settings,
-    bits: Callable[[float], float],
     progress: Progress,
 ) -> None:
     """Consume the loop: validate and log."""
@@ -310,7 +352,7 @@ def _train(
     for record in kept_steps(
         state,
         rows=rows,
-        objective=causal,
+        objective=objective,
         settings=train,
         checkpoints=checkpoints,
         extra=lambda: {"recent": [dataclasses.asdict(entry) for entry in recent]},
@@ -323,12 +365,9 @@ def _train(
         recent.append(record)
         if _is_validation(record, state=state, settings=train):
             validation_start = time.perf_counter()
-            valid_loss = language_model_loss(state.model, valid_rows, max_tokens=VALID_TOKENS)
-            valid_bits = bits(valid_loss)
-            latest["valid"] = f"valid {valid_loss:.3f} = {valid_bits:.2f} bits/byte  "
-            folder.log(
-                {"step": record.step, "valid_loss": valid_loss, "valid_bits_per_byte": valid_bits}
-            )
+            found = validation.readings(state.model)
+            latest["valid"] = _told(found)
+            folder.log({"step": record.step, **found})
             # As the steps' own time: the mean over processes.
             seconds = time.perf_counter() - validation_start
             state.seconds += world().sums(seconds)[0] / world().size
@@ -337,6 +376,18 @@ def _train(
             recent.clear()
     if recent:
         folder.log(_log_entry(recent))
+
+
+def _told(found: dict[str, float]) -> str:
+    """The readings of a validation as a bar shows them."""
+    told = f"valid {found['valid_loss']:.3f}  "
+    if "valid_bits_per_byte" in found:
+        told = f"{told.rstrip()} = {found['valid_bits_per_byte']:.2f} bits/byte  "
+    if "valid_pair_accuracy" in found:
+        told += f"pairs {found['valid_pair_accuracy']:.0%}  "
+    if "valid_found" in found:
+        told += f"found {found['valid_found']:.0%}  "
+    return told
 
 
 def _is_validation(record: StepRecord, *, state: TrainState, settings: TrainSettings) -> bool:

@@ -321,7 +321,9 @@ def read_metrics(run_dir: Path) -> Iterator[dict[str, Any]]:
 
 def _build(info: RunInfo, *, settings: Settings, tokenizer: Tokenizer) -> Model:
     if info.kind == "language-model":
-        return build_language_model(settings.model, vocab_size=tokenizer.vocab_size)
+        return build_language_model(
+            settings.model, vocab_size=tokenizer.vocab_size, objective=settings.objective
+        )
     return build_classifier(
         settings.model,
         vocab_size=tokenizer.vocab_size,

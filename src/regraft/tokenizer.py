@@ -8,19 +8,21 @@ import heapq
 import json
 import os
 import random
-import struct
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+import numpy as np
 import tokenizers
+from numpy.typing import NDArray
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from regraft.config import TokenizerSettings
 from regraft.errors import ConfigError, DataError, RunFolderError
 from regraft.runtime import SILENT, Progress, fingerprint, write_text
+from regraft.sentencepiece import SentencePiece, parse_sentencepiece, refuse_lab
 
 FILE_NAME = "tokenizer.json"
 LAB_DICT_NAME = "dict.txt"
@@ -41,6 +43,8 @@ _WORDS = (
 )
 _SAMPLE_CHUNK = 10_000  # characters; a document as long as a novel is sampled in such parts
 _ENCODE_CHUNK = 1_000  # texts; bounds the memory of the library's rich encodings
+# What a sentence ends with, in the scripts that have such a mark.
+_STOPS = (".", "!", "?", "\u2026", "\u3002", "\uff01", "\uff1f", "\u0964", "\u061f")
 _SPACE = "\u2581"  # the mark SentencePiece puts for a space
 
 
@@ -140,6 +144,41 @@ class Tokenizer:
             return names
         return [name if name in special else _readable_bytes(name) for name in names]
 
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """Ids that stand for no text."""
+        return frozenset(self._inner.get_added_tokens_decoder())
+
+    def word_joints(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """For every id: does it continue a word begun before it? Can a word go on behind it?
+
+        Two neighbours are parts of one word if the first can go on and the second continues.
+        """
+        texts = self._texts_of_ids()
+        continues = np.array([_is_of_word(text[:1]) for text in texts])
+        can_be_continued = np.array([_is_of_word(text[-1:]) for text in texts])
+        return continues, can_be_continued
+
+    def sentence_ends(self) -> NDArray[np.bool_]:
+        """For every id: may a sentence end with it?"""
+        closing = "\"'\u2019\u201d\u00bb)]"
+        texts = self._texts_of_ids()
+        return np.array(
+            ["\n" in text or text.rstrip().rstrip(closing).endswith(_STOPS) for text in texts]
+        )
+
+    def _texts_of_ids(self) -> list[str]:
+        """The text of each id; "" of special ones, U+FFFD for bytes that are no character."""
+        names = [self._inner.id_to_token(number) or "" for number in range(self.vocab_size)]
+        is_byte_level = isinstance(self._inner.decoder, decoders.ByteLevel)
+        texts = [
+            _bytes_of(name).decode("utf-8", "replace")
+            if is_byte_level and n not in self.special_ids
+            else name
+            for n, name in enumerate(names)
+        ]
+        return ["" if n in self.special_ids else text for n, text in enumerate(texts)]
+
     def save(self, path: Path) -> None:
         """Write tokenizer.json whole."""
         write_text(path, self._inner.to_str(pretty=True) + "\n")
@@ -191,8 +230,21 @@ def _byte_characters() -> dict[str, int]:
 _BYTES = _byte_characters()
 
 
+def _bytes_of(name: str) -> bytes:
+    return bytes(_BYTES[character] for character in name)
+
+
+def _is_of_word(character: str) -> bool:
+    """A letter, a digit, a combining mark, or a part of a character that needs several bytes."""
+    return (
+        character.isalnum()
+        or character == "\ufffd"
+        or unicodedata.category(character or " ")[0] == "M"
+    )
+
+
 def _readable_bytes(name: str) -> str:
-    data = bytes(_BYTES[character] for character in name)
+    data = _bytes_of(name)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -241,6 +293,15 @@ def train_tokenizer(
     if settings.kind == "unigram":
         inner.model = _reproducible_unigram(inner, sample)
     return Tokenizer(inner, source="just trained")
+
+
+def numbered_tokenizer(vocab_size: int) -> Tokenizer:
+    """A vocabulary of special tokens and bare numbers: for measurements, where no text is read."""
+    names = [*SPECIAL_TOKENS, *(f" {number}" for number in range(len(SPECIAL_TOKENS), vocab_size))]
+    ids = {name: number for number, name in enumerate(names)}
+    inner = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=_UNKNOWN[0]))
+    inner.add_special_tokens([AddedToken(name, special=True) for name in SPECIAL_TOKENS])
+    return Tokenizer(inner, source="made of numbers")
 
 
 def _byte_level(model: models.Model) -> tokenizers.Tokenizer:
@@ -402,15 +463,15 @@ def _read(path: Path) -> bytes:
 
 def load_lab_tokenizer(dict_path: Path, *, sentencepiece_path: Path) -> Tokenizer:
     """The lab's vocabulary: four special ids, then the lines of dict.txt; the model splits text."""
-    model = _read_sentencepiece(sentencepiece_path)
+    model = parse_sentencepiece(_read(sentencepiece_path), path=sentencepiece_path)
     lines = _read(dict_path).decode("utf-8", "replace").split("\n")
     pieces = [line.split(" ")[0].rstrip("\r") for line in lines if line.strip("\r")]
     ids = {piece: rank for rank, piece in enumerate([*LAB_SPECIAL_TOKENS, *pieces])}
     if len(ids) != len(LAB_SPECIAL_TOKENS) + len(pieces):
-        _refuse_lab(dict_path, "names a piece twice, or a special token")
+        refuse_lab(dict_path, "names a piece twice, or a special token")
     missing = [piece for piece in model.ranks if piece not in ids]
     if missing:
-        _refuse_lab(
+        refuse_lab(
             dict_path,
             f"lacks {len(missing):,} pieces of {sentencepiece_path.name}, such as {missing[0]!r}",
         )
@@ -435,24 +496,6 @@ def load_lab_tokenizer(dict_path: Path, *, sentencepiece_path: Path) -> Tokenize
     return Tokenizer(inner, source=str(dict_path))
 
 
-def _refuse_lab(path: Path, problem: str) -> NoReturn:
-    raise DataError(
-        f"{path} {problem}.",
-        "The lab's vocabulary is one dict.txt and the BPE SentencePiece model it was made from.",
-        remedy="Give the two files of the same lab.",
-    )
-
-
-@dataclass(frozen=True)
-class _SentencePiece:
-    """What a SentencePiece BPE model says: its pieces by rank, and how text is made uniform."""
-
-    ranks: dict[str, int]
-    charsmap: bytes
-    removes_extra_spaces: bool
-    adds_space_before: bool
-
-
 def _merges(ranks: dict[str, int]) -> list[tuple[str, str]]:
     """SentencePiece joins the neighbours whose joint piece ranks best, however it may be split."""
     return [
@@ -463,7 +506,7 @@ def _merges(ranks: dict[str, int]) -> list[tuple[str, str]]:
     ]
 
 
-def _sentencepiece_normalizer(model: _SentencePiece) -> normalizers.Normalizer:
+def _sentencepiece_normalizer(model: SentencePiece) -> normalizers.Normalizer:
     steps: list[normalizers.Normalizer] = []
     if model.charsmap:
         # The library maps by grapheme, SentencePiece by longest match: an accent on a character
@@ -476,86 +519,3 @@ def _sentencepiece_normalizer(model: _SentencePiece) -> normalizers.Normalizer:
     if model.adds_space_before:
         steps.append(normalizers.Prepend(_SPACE))
     return normalizers.Sequence(steps)
-
-
-# Field numbers of sentencepiece_model.proto, and the values met there.
-_PIECES, _TRAINER_SPEC, _NORMALIZER_SPEC = 1, 2, 3
-_PIECE, _SCORE, _TYPE = 1, 2, 3
-_MODEL_TYPE, _SPACE_AS_SUFFIX = 3, 24
-_CHARSMAP, _ADD_DUMMY_PREFIX, _REMOVE_EXTRA_SPACES, _ESCAPE_SPACES = 2, 3, 4, 5
-_UNIGRAM_MODEL, _BPE_MODEL = 1, 2
-_NORMAL_PIECE, _UNKNOWN_PIECE, _CONTROL_PIECE = 1, 2, 3
-
-
-def _read_sentencepiece(path: Path) -> _SentencePiece:
-    try:
-        model = _fields(_read(path))
-        pieces = [_last_fields(data) for data in model[_PIECES]]
-        trainer = _last_fields(model[_TRAINER_SPEC][-1])
-        normalizer = _last_fields(model[_NORMALIZER_SPEC][-1])
-        scores = {
-            piece[_PIECE].decode("utf-8"): piece.get(_SCORE, 0.0)
-            for piece in pieces
-            if piece.get(_TYPE, _NORMAL_PIECE) == _NORMAL_PIECE
-        }
-    except (KeyError, IndexError, ValueError, TypeError, AttributeError, struct.error):
-        _refuse_lab(path, "is not a SentencePiece model")
-    if trainer.get(_MODEL_TYPE, _UNIGRAM_MODEL) != _BPE_MODEL:
-        _refuse_lab(path, "is a SentencePiece model of another type than BPE")
-    kinds = {piece.get(_TYPE, _NORMAL_PIECE) for piece in pieces}
-    whole = all(character in scores for piece in scores for character in piece)
-    plain = normalizer.get(_ESCAPE_SPACES, True) and not trainer.get(_SPACE_AS_SUFFIX, False)
-    if kinds - {_NORMAL_PIECE, _UNKNOWN_PIECE, _CONTROL_PIECE} or not whole or not plain:
-        _refuse_lab(
-            path, "has user-defined symbols, byte fallback or other features the lab has not"
-        )
-    best_first = sorted(scores, key=lambda piece: -scores[piece])
-    return _SentencePiece(
-        ranks={piece: rank for rank, piece in enumerate(best_first)},
-        charsmap=normalizer.get(_CHARSMAP, b""),
-        removes_extra_spaces=bool(normalizer.get(_REMOVE_EXTRA_SPACES, True)),
-        adds_space_before=bool(normalizer.get(_ADD_DUMMY_PREFIX, True)),
-    )
-
-
-def _last_fields(data: bytes) -> dict[int, Any]:
-    """Fields that occur once; by protobuf's rule the last of several counts."""
-    return {number: values[-1] for number, values in _fields(data).items()}
-
-
-def _fields(data: bytes) -> dict[int, list[Any]]:
-    """A protobuf message as field number -> values: integers, floats, or bytes still to be read."""
-    fields: dict[int, list[Any]] = {}
-    position = 0
-    while position < len(data):
-        key, position = _varint(data, position)
-        number, wire_type = key >> 3, key & 7
-        value: Any
-        if wire_type == 0:
-            value, position = _varint(data, position)
-        elif wire_type == 2:
-            length, position = _varint(data, position)
-            value, position = data[position : position + length], position + length
-        elif wire_type == 5:
-            (value,), position = struct.unpack_from("<f", data, position), position + 4
-        elif wire_type == 1:
-            (value,), position = struct.unpack_from("<d", data, position), position + 8
-        else:
-            raise ValueError(f"wire type {wire_type}")
-        if position > len(data):
-            raise ValueError("a field is longer than its message")
-        fields.setdefault(number, []).append(value)
-    return fields
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return value, position
-        if shift >= 70:
-            raise ValueError("a number is too long")

@@ -18,6 +18,7 @@ from torch import nn
 
 from regraft.batches import Rows, budget_batches, epoch_order
 from regraft.config import TrainSettings
+from regraft.corruption import Moment
 from regraft.errors import TrainingError
 from regraft.heads import Model
 from regraft.objectives import Objective
@@ -208,6 +209,12 @@ def _update(
             raise
         raise _too_large(rows, numbers=numbers, settings=settings) from error
     total, count, num_tokens, num_slots = world().sums(*sums)
+    if count == 0:
+        raise TrainingError(
+            f"The rows of step {state.step + 1} hold nothing to predict.",
+            "They consist of special tokens only.",
+            remedy="Look for empty documents, or take larger batches (train.batch_size).",
+        )
 
     # One division by the count of the whole step, over all micro-batches and processes: how the
     # batch was split cannot change the result. Gradients arrive as a mean over processes.
@@ -249,10 +256,17 @@ def _backward(
     for place, group in enumerate(groups):
         mine = world().part(group)
         # A process without a row computes one for nothing: the others wait for its part.
-        batch = rows.batch(mine if len(mine) else group[:1])
+        mine_or_any = mine if len(mine) else group[:1]
+        batch = rows.batch(mine_or_any)
+        moment = Moment(
+            seed=settings.seed,
+            step=state.step,
+            rows=mine_or_any,
+            done=_done_share(state, settings=settings),
+        )
         with gradient_sync(state.runner, wanted=place == len(groups) - 1):
             with autocast():
-                loss_sum = state.runner(objective, batch.to(here))
+                loss_sum = state.runner(objective, batch.to(here), moment)
             loss = loss_sum.total * bool(len(mine))
             loss.backward()
         total += loss.detach()
@@ -261,6 +275,14 @@ def _backward(
             num_tokens += int(batch.real_BT.sum())
             num_slots += batch.real_BT.numel()
     return float(total), count, num_tokens, num_slots
+
+
+def _done_share(state: TrainState, *, settings: TrainSettings) -> float:
+    """How much of the training is over, between 0 and 1."""
+    if settings.minutes is not None:
+        return min(state.seconds / (settings.minutes * 60), 1.0)
+    assert state.total_steps is not None
+    return state.step / state.total_steps
 
 
 def _too_large(rows: Rows, *, numbers: NDArray[np.int64], settings: TrainSettings) -> TrainingError:

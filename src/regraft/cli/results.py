@@ -103,14 +103,31 @@ def show_pretrained(result: "PretrainResult") -> None:
             ("tokens per second", f"{result.tokens_per_second:,.0f}"),
             ("processes x threads", f"{result.num_processes} x {result.num_threads}"),
             ("padding", f"{result.padding_share:.1%}"),
+            ("objective", result.objective),
             ("valid loss", f"{result.valid_loss:.3f}"),
             ("to beat (unigram entropy)", f"{result.unigram_entropy:.3f}"),
-            ("bits per byte", f"{result.bits_per_byte:.3f}"),
+            *_told_readings(result),
             ("run folder", result.run_dir),
         ],
     )
     if not result.beats_unigram:
         terminal.show_line("The model is no better than word frequencies: train longer.")
+
+
+def _told_readings(result: "PretrainResult") -> list[tuple[str, str]]:
+    """What an objective tells beside its loss."""
+    names = {
+        "valid_causal_loss": ("valid loss, causal", "{:.3f}"),
+        "valid_pair_accuracy": ("pairs judged rightly (half by chance)", "{:.1%}"),
+        "valid_detection_loss": ("detection loss", "{:.3f}"),
+        "valid_found": ("replaced tokens found", "{:.1%}"),
+        "valid_bits_per_byte": ("bits per byte", "{:.3f}"),
+    }
+    return [
+        (text, shown.format(result.readings[key]))
+        for key, (text, shown) in names.items()
+        if key in result.readings
+    ]
 
 
 def show_bench(result: "BenchResult") -> None:

@@ -7,7 +7,7 @@ import typer
 
 from regraft.cli import options, terminal
 from regraft.cli.options import data_flags, settings_from
-from regraft.config import setting_help
+from regraft.config import DEFAULT_PRESET, setting_help
 
 
 def train(
@@ -32,7 +32,7 @@ def train(
     encoding: options.Encoding = None,
     documents: options.Documents = None,
     config: options.Config = None,
-    preset: options.Preset = "laptop",
+    preset: options.Preset = DEFAULT_PRESET,
     assignments: options.Assignments = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
