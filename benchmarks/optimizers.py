@@ -64,10 +64,10 @@ def read_tokens(path: Path | None, *, settings: Settings, max_documents: int) ->
 
 
 def settings_of(optimizer: str, *, lr: float, seed: int, num_steps: int) -> Settings:
-    """The laptop preset, with what the comparison changes."""
+    """The modern preset, with what the comparison changes."""
     return resolve(
         "pretrain",
-        preset="laptop",
+        preset="modern",
         overrides={
             "tokenizer.size": VOCABULARY,
             "train.optimizer": optimizer,

@@ -153,13 +153,14 @@ class Recorder:
 
 @pytest.fixture(scope="session")
 def shared_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A pre-trained run folder, made once: for reading only."""
+    """A pre-trained run folder that fills in and continues texts, made once: for reading only."""
     from regraft.pretrain import pretrain
 
     folder = tmp_path_factory.mktemp("base")
     text = folder / "documents.txt"
     text.write_text("".join(f"{text}\n" for text, _ in make_examples(60, seed=1)), encoding="utf-8")
-    settings = resolve("pretrain", overrides={**TINY, "train.steps": 20, "train.valid_share": 0.1})
+    more = {"objective.kind": "hybrid", "train.steps": 20, "train.valid_share": 0.1}
+    settings = resolve("pretrain", overrides={**TINY, **more})
     pretrain([text], out=folder / "run", settings=settings)
     return folder / "run"
 

@@ -15,7 +15,7 @@ from regraft.batches import (
     StreamRows,
     budget_batches,
     epoch_order,
-    language_model_rows,
+    text_rows,
 )
 from regraft.config import DataSettings, TokenizerSettings
 from regraft.store import TokenStore
@@ -85,7 +85,7 @@ def test_rows_predict_no_start_of_a_document(build):
 )
 def test_packing_is_the_setting(packing, kind, tokenizer):
     data = DataSettings(packing=packing, max_length=8)
-    rows = language_model_rows(store_of([0, 4, 2]), tokenizer=tokenizer, data=data)
+    rows = text_rows(store_of([0, 4, 2]), tokenizer=tokenizer, data=data)
     assert type(rows) is kind
 
 

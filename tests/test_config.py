@@ -17,6 +17,7 @@ from regraft.config import (
     setting_help,
     settings_from_dict,
     settings_to_dict,
+    with_size,
 )
 from regraft.errors import ConfigError
 
@@ -64,7 +65,7 @@ def test_layers_apply_in_order(tmp_path):
     assert (settings.model.width, settings.model.num_layers) == SIZES["tiny"][:2]
     assert (settings.train.lr, settings.train.seed) == (0.5, 9)
     assert resolve("pretrain", config_path=path).model.width == 32
-    assert resolve("pretrain", preset="laptop", config_path=path).preset == "laptop"
+    assert resolve("pretrain", preset="modern", config_path=path).preset == "modern"
 
 
 def test_a_later_length_replaces_an_earlier_one():
@@ -89,8 +90,8 @@ def test_base_lends_its_preset_shape_and_tokenizer():
     assert settings.preset == "lab"
     assert (settings.model.width, settings.model.num_layers) == (64, 2)
     assert (settings.model.dropout, settings.tokenizer.size) == (0.2, 900)
-    laptop = resolve("finetune", base=base, preset="laptop")
-    assert (laptop.preset, laptop.head.pooling, laptop.model.width) == ("laptop", "mean", 64)
+    modern = resolve("finetune", base=base, preset="modern")
+    assert (modern.preset, modern.head.pooling, modern.model.width) == ("modern", "mean", 64)
 
 
 def test_base_refuses_to_be_changed():
@@ -104,9 +105,35 @@ def test_base_refuses_to_be_changed():
 
 
 def test_derived_values_are_what_is_saved():
-    assert resolve("pretrain", size="tiny").model.feedforward_width == 64
+    for preset, width in (("lab", 64), ("bert", 256), ("modern", 128)):
+        model = resolve("pretrain", preset=preset, size="tiny").model
+        assert (model.family, model.feedforward_width) == (preset, width)
     overrides = {"model.feedforward_width": "auto"}
-    assert resolve("pretrain", size="tiny", overrides=overrides).model.feedforward_width == 64
+    assert resolve("pretrain", size="tiny", overrides=overrides).model.feedforward_width == 128
+
+
+@pytest.mark.parametrize(
+    ("preset", "kind", "attention"),
+    [
+        ("lab", "causal", "causal"),
+        ("lab", "masked", "bidirectional"),
+        ("bert", "sop", "bidirectional"),
+        ("modern", "hybrid", "bidirectional"),
+        ("modern", "causal", "causal"),
+    ],
+)
+def test_objective_decides_where_a_token_looks(preset, kind, attention):
+    settings = resolve("pretrain", preset=preset, overrides={"objective.kind": kind})
+    assert settings.model.attention == attention
+    other = "causal" if attention == "bidirectional" else "bidirectional"
+    overrides = {"objective.kind": kind, "model.attention": other}
+    with pytest.raises(ConfigError, match=r"model\.attention"):
+        resolve("pretrain", preset=preset, overrides=overrides)
+
+
+def test_size_keeps_the_family_s_feedforward_width():
+    settings = resolve("pretrain", size="auto")
+    assert with_size(settings, "small").model.feedforward_width == 512
 
 
 def test_all_problems_are_reported_at_once():
@@ -125,7 +152,21 @@ def test_all_problems_are_reported_at_once():
     ("overrides", "expected"),
     [
         ({"model.num_heads": 3}, "model.num_heads: 3 does not divide model.width 256"),
-        ({"model.width": 255, "model.num_heads": 5}, "model.width: 255 is odd"),
+        (
+            {"model.width": 255, "model.num_heads": 5, "model.family": "lab"},
+            "model.width: 255 is odd",
+        ),
+        (
+            {"model.width": 255, "model.num_heads": 5},
+            "model.num_heads: 5 heads of width 51; rotary positions turn pairs of columns",
+        ),
+        ({"objective.mask_rate": 0}, "objective.mask_rate: input should be greater than 0"),
+        ({"objective.mask_rate": 1}, "objective.mask_rate: input should be less than 1"),
+        ({"objective.kind": "bert"}, "objective.kind: bert reads two sentences, told apart by"),
+        (
+            {"objective.kind": "causal", "model.attention": "bidirectional"},
+            "bidirectional would show a causal objective the token that it has to predict",
+        ),
         ({"model.max_positions": 100}, "data.max_length: 256 exceeds model.max_positions 100"),
         ({"train.steps": 3, "train.epochs": 2}, "train: epochs and steps are both set; give one"),
         ({"train.threads": 0}, "train.threads: 0 is not at least 1"),
@@ -156,7 +197,7 @@ def test_settings_need_a_length():
 def test_unknown_preset_and_size_are_named():
     assert (
         error_of(preset="labb")
-        == "There is no preset 'labb'. Presets are lab, laptop. Did you mean 'lab'?"
+        == "There is no preset 'labb'. Presets are lab, bert, modern. Did you mean 'lab'?"
     )
     assert "size: 'huge' is not one of auto, tiny, mini, small, base" in error_of(size="huge")
 
@@ -173,8 +214,8 @@ def test_bad_config_files_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("preset = 5", "There is no preset 5. Presets are lab, laptop."),
-        ('preset = ["lab"]', "There is no preset ['lab']. Presets are lab, laptop."),
+        ("preset = 5", "There is no preset 5. Presets are lab, bert, modern."),
+        ('preset = ["lab"]', "There is no preset ['lab']. Presets are lab, bert, modern."),
         (
             "train = 5",
             "1 setting is wrong: train: a section holds settings, such as train.lr = 3e-4, not 5.",
@@ -202,7 +243,7 @@ def test_every_setting_has_help_of_its_own():
     assert setting_help("train.lr") == "Peak learning rate."
 
 
-SECTIONS = ("model", "head", "tokenizer", "data", "train")
+SECTIONS = ("model", "objective", "head", "tokenizer", "data", "train")
 
 
 def test_flat_names_every_value_by_its_path():

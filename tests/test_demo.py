@@ -28,7 +28,12 @@ def shrunken(plan: Plan) -> Plan:
         num_labels=16,
         num_valid=10,
         num_seeds=1,
-        pretraining={**TINY, "train.steps": 4, "train.valid_share": 0.1},
+        pretraining={
+            **TINY,
+            "objective.kind": "hybrid",
+            "train.steps": 4,
+            "train.valid_share": 0.1,
+        },
         finetuning={**TRAINING, "train.epochs": 1},
     )
 

@@ -7,8 +7,9 @@ from torch.nn import functional as F
 
 from regraft.batches import ExampleRows, StreamRows
 from regraft.config import DataSettings, ModelSettings, TokenizerSettings
-from regraft.evaluate import class_probabilities, cut_share, evaluation, language_model_loss
+from regraft.evaluate import class_probabilities, cut_share, evaluation, readings
 from regraft.heads import build_classifier, build_language_model
+from regraft.objectives import causal
 from regraft.store import TokenStore
 from regraft.text import Labels
 from regraft.tokenizer import train_tokenizer
@@ -39,12 +40,12 @@ def test_probabilities_keep_the_order_of_rows_whatever_their_length():
     assert cut_share(rows) == pytest.approx(sum(too_long) / len(texts))
 
 
-def test_language_model_loss_is_the_mean_over_the_first_tokens():
+def test_readings_are_means_over_the_first_tokens():
     torch.manual_seed(0)
     ids = np.random.default_rng(0).integers(0, 17, size=61).astype(np.uint32)
     rows = StreamRows(TokenStore.from_arrays(ids, np.array([0, 61]), num_bytes=61), max_length=6)
     model = build_language_model(SETTINGS, vocab_size=17)
-    loss = language_model_loss(model, rows, max_tokens=20)
+    loss = readings(model, rows, objective=causal, max_tokens=20)["loss"]
     batch = rows.batch(np.arange(4))
     scores = model.eval()(batch.ids_BT)
     expected = F.cross_entropy(scores.flatten(0, 1), batch.targets.flatten())

@@ -56,11 +56,11 @@ def test_graft_leads_to_a_classifier(
     assert (result.num_train, result.num_valid) == (32, 16)
     assert len(result.valid_accuracy) == 3  # before the first epoch, then after each
     assert result.base == str(shared_base)
-    kept = load_run(shared_base).model.backbone
-    num_kept = sum(parameter.numel() for parameter in kept.parameters())
+    base = load_run(shared_base).model
+    kept = [*base.backbone.parameters(), *base.head.transform.parameters()]
+    num_kept = sum(parameter.numel() for parameter in kept)
     assert result.transplant == (
-        f"{len(list(kept.parameters()))} tensors with {num_kept:,} parameters came from the base; "
-        "the new head has 26"
+        f"{len(kept)} tensors with {num_kept:,} parameters came from the base; the new head has 26"
     )
     assert f"Graft: {result.transplant}." in progress.messages
     assert any(re.match(r"\d+\.\d% of the training texts are longer", m) for m in progress.messages)

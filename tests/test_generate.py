@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from regraft.config import Settings, TokenizerSettings
+from regraft.config import Settings, TokenizerSettings, replace
 from regraft.errors import ConfigError
-from regraft.generate import _choose, generate
+from regraft.generate import _choose, fill, generate
 from regraft.heads import build_language_model
 from regraft.runfolder import LoadedRun, RunInfo
 from regraft.runtime import seed_generator
@@ -16,11 +16,19 @@ from regraft.tokenizer import train_tokenizer
 
 @pytest.fixture
 def run(tiny_pretrain: Settings) -> LoadedRun:
+    return run_of("causal", tiny_pretrain)
+
+
+def run_of(kind: str, settings: Settings) -> LoadedRun:
     torch.manual_seed(1)
+    attention = "causal" if kind == "causal" else "bidirectional"
+    settings = replace(replace(settings, "model", attention=attention), "objective", kind=kind)
     tokenizer = train_tokenizer(["a good book, a bad book"], settings=TokenizerSettings(size=280))
-    model = build_language_model(tiny_pretrain.model, vocab_size=tokenizer.vocab_size).eval()
+    model = build_language_model(
+        settings.model, vocab_size=tokenizer.vocab_size, objective=settings.objective
+    )
     info = RunInfo(kind="language-model", status="complete")
-    return LoadedRun(Path("run"), info, tiny_pretrain, tokenizer, model)
+    return LoadedRun(Path("run"), info, settings, tokenizer, model.eval())
 
 
 def test_greedy_equals_argmax_of_the_whole_row(run):
@@ -38,7 +46,7 @@ def test_greedy_equals_argmax_of_the_whole_row(run):
 
 def test_generation_stops_at_the_end_token(run):
     with torch.no_grad():
-        run.model.head.linear.bias[run.tokenizer.end_id] = 1e6
+        run.model.head.bias[run.tokenizer.end_id] = 1e6
     assert generate(run, "a good", max_tokens=50) == "a good"
 
 
@@ -88,3 +96,44 @@ def test_bad_options_are_named_together(run):
 def test_long_prompt_is_refused(run):
     with pytest.raises(ConfigError, match=r"tokens; the model has 64 positions. Shorten"):
         generate(run, "a good book " * 100)
+
+
+def test_masked_base_does_not_continue_and_causal_one_does_not_fill(run, tiny_pretrain):
+    with pytest.raises(ConfigError, match=r"objective masked.*has not learned to continue a text"):
+        generate(run_of("masked", tiny_pretrain), "a good")
+    with pytest.raises(ConfigError, match=r"objective causal.*has not learned to guess them"):
+        fill(run, "a <mask> book")
+    with pytest.raises(ConfigError, match=r"objective replaced"):
+        fill(run_of("replaced", tiny_pretrain), "a <mask> book")
+
+
+@pytest.mark.parametrize("kind", ["masked", "hybrid"])
+def test_fill_reads_both_sides_of_every_mask(kind, tiny_pretrain):
+    run = run_of(kind, tiny_pretrain)
+    guesses = fill(run, "a <mask> book, a <mask>", top=3)
+    assert [len(place) for place in guesses] == [3, 3]
+    start, mask = run.tokenizer.start_id, run.tokenizer.mask_id
+    parts = [run.tokenizer.encode(part) for part in ("a ", " book, a ")]
+    ids = [start, *parts[0], mask, *parts[1], mask]
+    with torch.no_grad():
+        scores = run.model(torch.tensor([ids]))[0, len(parts[0]) + 1]
+    scores[sorted(run.tokenizer.special_ids)] = -torch.inf
+    best = scores.softmax(dim=0).topk(3)
+    assert [guess.token for guess in guesses[0]] == run.tokenizer.tokens(best.indices.tolist())
+    assert [g.probability for g in guesses[0]] == pytest.approx(best.values.tolist(), rel=1e-5)
+    later = fill(run, "a <mask> book, a bad", top=3)
+    assert guesses[0] != later[0]
+
+
+def test_fill_refuses_a_text_without_a_mask(tiny_pretrain):
+    run = run_of("masked", tiny_pretrain)
+    with pytest.raises(ConfigError, match=r"The text has no <mask>: 'a good book'\. Write <mask>"):
+        fill(run, "a good book")
+    with pytest.raises(ConfigError, match="top is 0, it must be 1 or more"):
+        fill(run, "a <mask>", top=0)
+    with pytest.raises(ConfigError, match="the model has 64 positions"):
+        fill(run, "a <mask>" * 100)
+
+
+def test_hybrid_base_continues_a_text(tiny_pretrain):
+    assert generate(run_of("hybrid", tiny_pretrain), "a good", max_tokens=4).startswith("a good")

@@ -60,7 +60,8 @@ def test_loss_falls_below_the_unigram_entropy(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("the cat sees the dog and the dog sees the cat\n" * 60)
     length = {"train.steps": 120, "train.lr": 0.01, "train.valid_share": 0.1}
-    settings = resolve("pretrain", overrides={**TINY, "model.dropout": 0, **length})
+    objective = {"objective.kind": "causal"}
+    settings = resolve("pretrain", overrides={**TINY, "model.dropout": 0, **length, **objective})
     progress = Recorder()
     result = pretrain([text], out=tmp_path / "run", settings=settings, progress=progress)
     assert result.valid_loss < 0.5 * result.unigram_entropy
@@ -76,7 +77,9 @@ def test_loss_falls_below_the_unigram_entropy(tmp_path: Path) -> None:
 def test_bits_per_byte_belong_to_the_loss(
     documents_path: Path, tiny_pretrain: Settings, tmp_path: Path
 ) -> None:
-    result = pretrain([documents_path], out=tmp_path / "run", settings=tiny_pretrain)
+    settings = replace(tiny_pretrain, "objective", kind="causal")
+    settings = replace(settings, "model", attention="causal")
+    result = pretrain([documents_path], out=tmp_path / "run", settings=settings)
     evaluations = [r for r in read_metrics(tmp_path / "run") if "valid_loss" in r]
     ratio = result.bits_per_byte / result.valid_loss
     assert evaluations
@@ -207,7 +210,9 @@ def test_folder_with_a_run_is_not_overwritten(
     before = weights_of(out)
     with pytest.raises(RunFolderError, match=r"already holds a run\. .* pass --resume to go on"):
         pretrain([documents_path], out=out, settings=replace(tiny_pretrain, "train", seed=1))
-    assert torch.equal(before["head.linear.weight"], weights_of(out)["head.linear.weight"])
+    assert torch.equal(
+        before["backbone.embedding.weight"], weights_of(out)["backbone.embedding.weight"]
+    )
 
 
 def test_folder_with_other_files_is_refused(
@@ -226,7 +231,7 @@ def test_seed_decides_the_weights(
         pretrain([documents_path], out=tmp_path / name, settings=settings)
     assert_equal_weights(tmp_path / "first", tmp_path / "again")
     first, other = weights_of(tmp_path / "first"), weights_of(tmp_path / "other")
-    assert not torch.equal(first["head.linear.weight"], other["head.linear.weight"])
+    assert not torch.equal(first["backbone.embedding.weight"], other["backbone.embedding.weight"])
 
 
 def test_minutes_end_the_run(documents_path: Path, tmp_path: Path) -> None:

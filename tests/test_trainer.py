@@ -76,9 +76,9 @@ def test_micro_batches_do_not_change_the_result(micro_batch_tokens):
 def test_loss_is_divided_by_all_targets_of_the_step():
     counts = []
 
-    def objective(model: Model, batch) -> LossSum:
+    def objective(model: Model, batch, moment) -> LossSum:
         # Uneven counts: a mean of micro-batch means would give another number.
-        loss = causal(model, batch)
+        loss = causal(model, batch, moment)
         counts.append(len(counts) % 2 + 1)
         return LossSum(loss.total * 0 + counts[-1] * 7.0, counts[-1])
 
@@ -104,8 +104,8 @@ def test_state_copied_midway_goes_on_exactly():
 
 
 def test_non_finite_loss_stops_before_the_update():
-    def objective(model: Model, batch) -> LossSum:
-        return LossSum(causal(model, batch).total * float("nan"), 1)
+    def objective(model: Model, batch, moment) -> LossSum:
+        return LossSum(causal(model, batch, moment).total * float("nan"), 1)
 
     data = rows()
     state = build_state(new_model(), settings=TRAIN, num_rows=len(data.lengths))
@@ -183,7 +183,7 @@ def test_time_budget_tells_its_plan_twice():
 
 
 def test_batch_that_does_not_fit_names_the_setting_to_lower():
-    def too_large(model: Model, batch) -> LossSum:
+    def too_large(model: Model, batch, moment) -> LossSum:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 TB")
 
     state = build_state(new_model(), settings=TRAIN, num_rows=len(rows().lengths))
@@ -197,7 +197,7 @@ def test_batch_that_does_not_fit_names_the_setting_to_lower():
 
 
 def test_non_finite_gradient_stops_before_the_update():
-    def steep(model: Model, batch) -> LossSum:
+    def steep(model: Model, batch, moment) -> LossSum:
         # The loss is 0, its slope is not finite.
         return LossSum(torch.sqrt(model.head.linear.weight.sum() * 0.0), 1)
 

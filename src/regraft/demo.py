@@ -53,6 +53,8 @@ REAL = Plan(
     prompt="This film is",
     # Small on purpose: in three minutes twice the tokens teach more than twice the width.
     pretraining={
+        # Both: the demo classifies with the base and lets it write.
+        "objective.kind": "hybrid",
         "train.minutes": 3.0,
         "data.max_length": 128,
         "model.width": 128,
@@ -69,6 +71,8 @@ SYNTHETIC = Plan(
     num_seeds=2,
     prompt="The kettle is",
     pretraining={
+        # Both: the demo classifies with the base and lets it write.
+        "objective.kind": "hybrid",
         "train.minutes": 0.5,
         "data.max_length": 64,
         "tokenizer.size": 1000,

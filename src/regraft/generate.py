@@ -1,10 +1,13 @@
-"""Text from a base: one token after the other, each read once thanks to a key-value cache.
+"""Text from a base: a prompt continued, or hidden tokens guessed, as its objective taught it.
 
-Comes in: a language model's run folder and a prompt. Goes out: the prompt with its continuation, up
-to the end token or a maximum length. Greedy at temperature 0, else sampled.
+Comes in: a language model's run folder and a text. Goes out: the prompt with its continuation, up
+to the end token or a maximum length (greedy at temperature 0, else sampled); or the likeliest
+tokens for each `<mask>`.
 """
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -20,6 +23,61 @@ from regraft.runtime import seed_generator
 # Below, the scores divided by it overflow and it is greedy in all but name; above, it is noise.
 LOWEST_TEMPERATURE = 0.01
 HIGHEST_TEMPERATURE = 100
+
+# Objectives that teach to continue a text, and those that teach to fill it in.
+CAN_CONTINUE = ("causal", "hybrid")
+CAN_FILL = ("masked", "bert", "sop", "hybrid")
+MASK = "<mask>"
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A token that may stand at a `<mask>`."""
+
+    token: str
+    probability: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return asdict(self)
+
+
+@torch.no_grad()
+def fill(run: str | Path | LoadedRun, text: str, *, top: int = 5) -> list[list[Guess]]:
+    """For each `<mask>` in the text, the likeliest tokens, best first."""
+    if top < 1:
+        raise ConfigError(f"top is {top}, it must be 1 or more.", remedy="Mend this option.")
+    if not isinstance(run, LoadedRun):
+        run = load_run(Path(run), kind="language-model")
+    kind, tokenizer = run.settings.objective.kind, run.tokenizer
+    if kind not in CAN_FILL or tokenizer.mask_id is None:
+        raise ConfigError(
+            f"{run.run_dir} was pre-trained by the objective {kind}, which hides no tokens from "
+            "the model; it has not learned to guess them.",
+            remedy=f"Pre-train with --objective {', '.join(CAN_FILL[:-1])} or {CAN_FILL[-1]}.",
+        )
+    first, *others = [tokenizer.encode(part) for part in text.split(MASK)]
+    if not others:
+        raise ConfigError(
+            f"The text has no {MASK}: {text!r:.60}.",
+            remedy=f"Write {MASK} where a token is to be guessed.",
+        )
+    ids = [tokenizer.start_id, *first]
+    places = []
+    for part in others:
+        places.append(len(ids))
+        ids += [tokenizer.mask_id, *part]
+    _check_fits(ids, run=run)
+    scores_TV = run.model(torch.tensor([ids]))[0]
+    scores_TV[:, sorted(tokenizer.special_ids)] = -torch.inf
+    best = scores_TV[places].softmax(dim=1).topk(min(top, scores_TV.shape[1]), dim=1)
+    return [
+        [
+            Guess(token, float(probability))
+            for token, probability in zip(tokenizer.tokens(row), probabilities, strict=True)
+        ]
+        for row, probabilities in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    ]
 
 
 @torch.no_grad()
@@ -38,7 +96,7 @@ def generate(
     if not isinstance(run, LoadedRun):
         run = load_run(Path(run), kind="language-model")
     kind = run.settings.objective.kind
-    if kind not in ("causal", "hybrid"):
+    if kind not in CAN_CONTINUE:
         raise ConfigError(
             f"{run.run_dir} was pre-trained by the objective {kind}, which reads both sides of a "
             "token; it has not learned to continue a text.",
@@ -49,12 +107,8 @@ def generate(
     weight_VD, bias_V = head.vocabulary(backbone.embedding.weight)
     generator = seed_generator(seed, stream="generate")
     ids = [tokenizer.start_id, *tokenizer.encode(prompt)]
+    _check_fits(ids, run=run)
     max_positions = run.settings.model.max_positions
-    if len(ids) >= max_positions:
-        raise ConfigError(
-            f"The prompt has {len(ids):,} tokens; the model has {max_positions:,} positions.",
-            remedy="Shorten the prompt.",
-        )
     cache = KeyValueCache(run.settings.model.num_layers)
     unread, num_prompt = ids, len(ids)
     while len(ids) < min(num_prompt + max_tokens, max_positions):
@@ -70,6 +124,15 @@ def generate(
         ids.append(token)
         unread = [token]
     return tokenizer.decode(ids[1:])
+
+
+def _check_fits(ids: list[int], *, run: LoadedRun) -> None:
+    max_positions = run.settings.model.max_positions
+    if len(ids) >= max_positions:
+        raise ConfigError(
+            f"The prompt has {len(ids):,} tokens; the model has {max_positions:,} positions.",
+            remedy="Shorten the prompt.",
+        )
 
 
 def _choose(

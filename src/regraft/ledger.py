@@ -1,15 +1,26 @@
 """Where do the parameters come from? Every term in closed form, checked against the built model.
 
-Comes in: the shape of a model. Goes out: a `Ledger` of terms, each with its formula and number;
-what a token costs in arithmetic and a step in memory; the published wrong answers, term by term.
-torch is imported only to build the model the count is checked against.
+Comes in: the shape of a model of any family, its objective or its classes. Goes out: a `Ledger` of
+terms, each with its formula and number; what a token costs in arithmetic and a step in memory; the
+published wrong answers to the lab's exercise. torch is imported only to build the model the count
+is checked against.
 """
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
-from regraft.config import SIZES, ModelSettings, Settings, with_size
+from regraft.config import (
+    FEEDFORWARD_FACTOR,
+    SIZES,
+    ModelSettings,
+    ObjectiveSettings,
+    Settings,
+    with_size,
+)
+from regraft.errors import ConfigError
 
 SYMBOLS = {
     "V": "vocabulary",
@@ -17,24 +28,39 @@ SYMBOLS = {
     "L": "layers",
     "H": "heads",
     "F": "feed-forward width",
+    "M": "learned positions",
+    "g": "generator's width",
+    "f": "generator's feed-forward width",
+    "h": "generator's heads",
+    "m": "share of the tokens predicted",
     "C": "classes",
     "T": "tokens a row",
     "B": "rows a step",
     "P": "parameters",
 }
+Family = Literal["lab", "bert", "modern"]
+Pooling = Literal["last", "mean", "first"]
+
+CAUSAL = ObjectiveSettings()
+
+# Numbers that a layer keeps for the way back, for each token: vectors of width d and of width F.
+# Counted from what autograd saved, with dropout (2026-11-16).
+KEPT_VECTORS: dict[Family, tuple[int, int]] = {"lab": (10, 3), "bert": (10, 2), "modern": (12, 5)}
 
 
 @dataclass(frozen=True)
 class Term:
     """One summand: `formula` in the letters of `SYMBOLS`, `count` its value.
 
-    `per_layer` is the share of one layer; None for a term outside the layers.
+    `per_layer` is the share of one layer; None for a term that the layers do not share evenly. No
+    gradient is taken of a product that is `forward_only`.
     """
 
     name: str
     formula: str
     count: int
     per_layer: int | None = None
+    forward_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,8 +70,9 @@ class Ledger:
     `terms` belong to the classifier when a number of classes was given, else to the language model.
     """
 
-    symbols: dict[str, int]
+    symbols: dict[str, float]
     terms: tuple[Term, ...]
+    layers: int
     base: int
     language_model: int
     classifier: int | None
@@ -65,8 +92,9 @@ class Ledger:
 
     @property
     def flops_forward_backward(self) -> int:
-        """The way back computes two products for every one forward: three times as many in all."""
-        return 3 * self.flops_forward
+        """The way back computes two products for every one forward that has a gradient."""
+        has_gradient = (term for term in self.flops_per_token if not term.forward_only)
+        return self.flops_forward + 2 * _sum(has_gradient)
 
     @property
     def memory_bytes(self) -> int:
@@ -75,7 +103,11 @@ class Ledger:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
-        counts: dict[str, Any] = {"base": self.base, "language_model": self.language_model}
+        counts: dict[str, Any] = {
+            "layers": self.layers,
+            "base": self.base,
+            "language_model": self.language_model,
+        }
         if self.classifier is not None:
             counts["classifier"] = self.classifier
         return {
@@ -95,7 +127,7 @@ class Ledger:
         }
 
 
-# A size is worth its budget when every weight of its blocks is trained on at least so many tokens;
+# A size is worth its budget when every weight of its layers is trained on at least so many tokens;
 # a model with fewer has not left its random start. See docs/log.md for what was measured.
 TOKENS_PER_WEIGHT = 5
 # Share of the arithmetic of a large matrix product that training reaches.
@@ -107,18 +139,16 @@ def size_for_budget(settings: Settings, *, flops_per_second: float) -> str:
     assert settings.train.minutes is not None
     fitting = [next(iter(SIZES))]
     for size in SIZES:
-        model = with_size(settings, size).model
-        vocab_size = settings.tokenizer.size
         counted = ledger(
-            model,
-            vocab_size=vocab_size,
+            with_size(settings, size).model,
+            vocab_size=settings.tokenizer.size,
             max_length=settings.data.max_length,
             batch_size=settings.train.batch_size,
+            objective=settings.objective,
         )
         per_second = REACHED_SHARE * flops_per_second / counted.flops_forward_backward
         num_tokens = settings.train.minutes * 60 * per_second
-        block_weights = counted.base - vocab_size * model.width
-        if num_tokens >= TOKENS_PER_WEIGHT * block_weights:
+        if num_tokens >= TOKENS_PER_WEIGHT * counted.layers:
             fitting.append(size)
     return fitting[-1]
 
@@ -158,109 +188,305 @@ def ledger(
     num_classes: int | None = None,
     max_length: int,
     batch_size: int,
+    objective: ObjectiveSettings = CAUSAL,
+    pooling: Pooling = "last",
 ) -> Ledger:
-    """Count a language model, and a classifier on the same base when `num_classes` is given."""
+    """Count a language model, and a classifier on the same base when `num_classes` is given.
+
+    The objective decides about the head of the language model, the pooling about the classifier's.
+    """
+    family = model.family
     shape = _shape(model, vocab_size=vocab_size, num_classes=num_classes)
     shape |= {"T": max_length, "B": batch_size}
-    base = _base_terms(shape)
-    language_head = _head_terms(shape, num_outputs=vocab_size, letter="V")
-    head = language_head
-    classifier = None
-    if num_classes is not None:
-        head = _head_terms(shape, num_outputs=num_classes, letter="C")
+    if objective.kind == "replaced":
+        shape |= _generator_shape(shape, share=objective.generator_share)
+    base = _base_terms(family, shape)
+    language_head = _language_head_terms(family, shape, kind=objective.kind)
+    predicted = predicted_share(objective)
+    if num_classes is None:
+        head, classifier = language_head, None
+        flops = _language_head_flops(family, shape, kind=objective.kind, predicted=predicted)
+    else:
+        head = _classifier_terms(family, shape, pooling=pooling)
         classifier = _sum(base) + _sum(head)
+        flops = _classifier_flops(family, shape, pooling=pooling)
     shape["P"] = _sum(base) + _sum(head)
+    symbols: dict[str, float] = {**shape}
+    if objective.kind != "causal":
+        symbols["m"] = predicted
     return Ledger(
-        symbols=shape,
+        symbols=symbols,
         terms=(*base, *head),
+        layers=_sum(_layer_terms(family, shape)),
         base=_sum(base),
         language_model=_sum(base) + _sum(language_head),
         classifier=classifier,
-        flops_per_token=_flops(shape, num_classes=num_classes),
-        training_memory_bytes=_memory(shape),
-        whole_scores_bytes=_whole_scores(shape, num_classes=num_classes),
+        flops_per_token=(*_layer_flops(family, shape), *flops),
+        training_memory_bytes=_memory(model, shape),
+        whole_scores_bytes=_whole_scores(shape, predicted=predicted),
     )
 
 
+def predicted_share(objective: ObjectiveSettings) -> float:
+    """Share of the tokens at which something is predicted, in the mean over a whole training."""
+    if objective.kind == "causal":
+        return 1.0
+    first, last = objective.mask_rate, objective.mask_rate_end
+    hidden = first if last is None else (first + last) / 2
+    if objective.kind == "hybrid":
+        return objective.causal_share + (1 - objective.causal_share) * hidden
+    return hidden
+
+
 def _shape(model: ModelSettings, *, vocab_size: int, num_classes: int | None) -> dict[str, int]:
-    d = model.width
-    width = d if model.feedforward_width == "auto" else model.feedforward_width
-    shape = {"V": vocab_size, "d": d, "L": model.num_layers, "H": model.num_heads, "F": width}
+    width, inner = model.width, model.feedforward_width
+    if inner == "auto":
+        inner = width * FEEDFORWARD_FACTOR[model.family]
+    shape = {"V": vocab_size, "d": width, "L": model.num_layers, "H": model.num_heads, "F": inner}
+    if model.family == "bert":
+        shape["M"] = model.max_positions
     return shape if num_classes is None else {**shape, "C": num_classes}
+
+
+def _generator_shape(shape: dict[str, int], *, share: float) -> dict[str, int]:
+    """Heads as wide as the model's, but fewer of them."""
+    h = max(round(shape["H"] * share), 1)
+    return {"g": shape["d"] // shape["H"] * h, "f": max(round(shape["F"] * share), 1), "h": h}
 
 
 def _sum(terms: Iterable[Term]) -> int:
     return sum(term.count for term in terms)
 
 
-def _base_terms(shape: dict[str, int]) -> tuple[Term, ...]:
-    V, d, L, F = (shape[letter] for letter in "VdLF")
+def _of_generator(terms: Iterable[Term]) -> tuple[Term, ...]:
+    return tuple(dataclasses.replace(term, name=f"generator: {term.name}") for term in terms)
 
-    def layered(name: str, formula: str, count: int) -> Term:
-        return Term(name, f"L · {formula}", L * count, per_layer=count)
 
+def _base_terms(family: Family, shape: dict[str, int]) -> tuple[Term, ...]:
+    V, d = shape["V"], shape["d"]
+    embedding = Term("token embedding", "V d", V * d)
+    layers = _layer_terms(family, shape)
+    # What is computed and not learned is a term of zero, so that nobody looks for it.
+    if family == "lab":
+        return (embedding, Term("sinusoidal positions", "0", 0), *layers)
+    if family == "bert":
+        return (
+            embedding,
+            Term("learned positions", "M d", shape["M"] * d),
+            Term("token types", "2 d", 2 * d),
+            Term("embedding norm: gain, offset", "2 d", 2 * d),
+            *layers,
+        )
     return (
-        Term("token embedding", "V d", V * d),
-        # Sinusoids are computed, not learned: a term of zero, so that nobody looks for it.
-        Term("sinusoidal positions", "0", 0),
-        layered("query, key, value weights", "3 d²", 3 * d * d),
-        layered("query, key, value biases", "3 d", 3 * d),
-        layered("output projection weight", "d²", d * d),
-        layered("output projection bias", "d", d),
-        layered("feed-forward weights", "2 d F", 2 * d * F),
-        layered("feed-forward biases", "(F + d)", F + d),
-        layered("norms: 2 gains, 2 offsets", "4 d", 4 * d),
+        embedding,
+        Term("rotary positions", "0", 0),
+        Term("embedding norm: gain", "d", d),
+        *layers,
+        Term("final norm: gain", "d", d),
     )
 
 
-def _head_terms(shape: dict[str, int], *, num_outputs: int, letter: str) -> tuple[Term, ...]:
+def _layered(L: int, name: str, formula: str, count: int) -> Term:
+    return Term(name, f"L · {formula}", L * count, per_layer=count)
+
+
+def _layer_terms(
+    family: Family, shape: dict[str, int], *, letters: tuple[str, str] = ("d", "F")
+) -> tuple[Term, ...]:
+    """All layers, in the letters of their width and of their feed-forward width."""
+    wide, inner = letters
+    d, F, L = shape[wide], shape[inner], shape["L"]
+    layered = partial(_layered, L)
+    if family == "modern":
+        return (
+            layered("query, key, value weights", f"3 {wide}²", 3 * d * d),
+            layered("output projection weight", f"{wide}²", d * d),
+            # GeGLU: up to F values and to F gates, and down once.
+            layered("feed-forward weights: values, gates, down", f"3 {wide} {inner}", 3 * d * F),
+            Term("biases", "0", 0),
+            Term("norms before attention, but the first", f"(L - 1) {wide}", (L - 1) * d),
+            layered("norms before feed-forward: gain", wide, d),
+        )
     return (
-        Term("head weight", f"{letter} d", num_outputs * shape["d"]),
-        Term("head bias", letter, num_outputs),
+        layered("query, key, value weights", f"3 {wide}²", 3 * d * d),
+        layered("query, key, value biases", f"3 {wide}", 3 * d),
+        layered("output projection weight", f"{wide}²", d * d),
+        layered("output projection bias", wide, d),
+        layered("feed-forward weights", f"2 {wide} {inner}", 2 * d * F),
+        layered("feed-forward biases", f"({inner} + {wide})", F + d),
+        layered("norms: 2 gains, 2 offsets", f"4 {wide}", 4 * d),
     )
 
 
-def _flops(shape: dict[str, int], *, num_classes: int | None) -> tuple[Term, ...]:
-    """Matrix products only, a multiplication and an addition counted as two."""
-    V, d, L, F, T = (shape[letter] for letter in "VdLFT")
-    if num_classes is None:
-        head = Term("head, at every token", "2 V d", 2 * V * d)
+def _language_head_terms(family: Family, shape: dict[str, int], *, kind: str) -> tuple[Term, ...]:
+    if kind == "replaced":
+        return _replaced_terms(family, shape)
+    V, d = shape["V"], shape["d"]
+    if family == "lab":
+        scores = _linear_terms("head", d, outputs=V, letter="V")
     else:
-        # One vector a row is classified; its cost is shared by the T tokens of the row.
-        head = Term("head, once a row", "2 C d / T", round(2 * num_classes * d / T))
+        scores = (
+            *_transform_terms(family, d),
+            Term("head weight, tied to the embedding", "0", 0),
+            Term("head bias", "V", V),
+        )
+    if kind not in ("bert", "sop"):
+        return scores
+    return (*scores, *_linear_terms("pooler", d), *_linear_terms("pair", d, outputs=2, letter="2"))
+
+
+def _replaced_terms(family: Family, shape: dict[str, int]) -> tuple[Term, ...]:
+    """ELECTRA's two models; the generator reads and scores with the embeddings of the other."""
+    V, d, g = shape["V"], shape["d"], shape["g"]
     return (
-        Term("attention projections", "L · 8 d²", L * 8 * d * d, per_layer=8 * d * d),
-        Term("attention scores and mixing", "L · 4 T d", L * 4 * T * d, per_layer=4 * T * d),
-        Term("feed-forward", "L · 4 d F", L * 4 * d * F, per_layer=4 * d * F),
-        head,
+        *_of_generator(
+            (
+                Term("narrowing weight", "d g", d * g),
+                Term("narrowing bias", "g", g),
+                *_layer_terms(family, shape, letters=("g", "f")),
+                Term("widening weight", "d g", d * g),
+                Term("widening bias", "d", d),
+                Term("norm: gain, offset", "2 d", 2 * d),
+                Term("head weight, tied to the embedding", "0", 0),
+                Term("head bias", "V", V),
+            )
+        ),
+        *_linear_terms("detection, dense", d),
+        *_linear_terms("detection, score", d, outputs=1, letter="1"),
     )
 
 
-def _memory(shape: dict[str, int]) -> tuple[Term, ...]:
-    """Four bytes a number. Activations, kept for the way back, are an estimate.
+def _classifier_terms(
+    family: Family, shape: dict[str, int], *, pooling: Pooling
+) -> tuple[Term, ...]:
+    d = shape["d"]
+    head = _linear_terms("head", d, outputs=shape["C"], letter="C")
+    if family == "bert" and pooling == "first":
+        return (*_linear_terms("pooler", d), *head)
+    return (*_transform_terms(family, d), *head) if family == "modern" else head
 
-    A layer keeps about twelve vectors of width d a token (inputs of both sub-layers and both norms,
-    queries, keys, values, what dropout left), two of width F, and its attention weights once.
-    """
-    d, L, H, F, T, B, P = (shape[letter] for letter in "dLHFTBP")
-    layer = 4 * B * T * (12 * d + 2 * F + H * T)
+
+def _linear_terms(
+    name: str, d: int, *, outputs: int | None = None, letter: str = "d"
+) -> tuple[Term, ...]:
+    """From d numbers to as many, or to `outputs`, which `letter` stands for."""
+    outputs = d if outputs is None else outputs
+    product = {"d": "d²", "1": "d"}.get(letter, f"{letter} d")
     return (
+        Term(f"{name} weight", product, outputs * d),
+        Term(f"{name} bias", letter, outputs),
+    )
+
+
+def _transform_terms(family: Family, d: int) -> tuple[Term, ...]:
+    if family == "modern":
+        return (Term("transform weight", "d²", d * d), Term("transform norm: gain", "d", d))
+    return (
+        *_linear_terms("transform", d),
+        Term("transform norm: gain, offset", "2 d", 2 * d),
+    )
+
+
+def _layer_flops(
+    family: Family, shape: dict[str, int], *, letters: tuple[str, str] = ("d", "F")
+) -> tuple[Term, ...]:
+    """Matrix products only, a multiplication and an addition counted as two."""
+    wide, inner = letters
+    d, F, T = shape[wide], shape[inner], shape["T"]
+    times = 6 if family == "modern" else 4
+    layered = partial(_layered, shape["L"])
+    return (
+        layered("attention projections", f"8 {wide}²", 8 * d * d),
+        layered("attention scores and mixing", f"4 T {wide}", 4 * T * d),
+        layered("feed-forward", f"{times} {wide} {inner}", times * d * F),
+    )
+
+
+def _language_head_flops(
+    family: Family, shape: dict[str, int], *, kind: str, predicted: float
+) -> tuple[Term, ...]:
+    V, d, T = shape["V"], shape["d"], shape["T"]
+    if kind == "replaced":
+        g, scores = shape["g"], round(2 * predicted * V * d)
+        return (
+            *_of_generator(
+                (
+                    Term("narrowing and widening", "4 d g", 4 * d * g),
+                    *_layer_flops(family, shape, letters=("g", "f")),
+                    Term("head, at predicted tokens", "2 m V d", scores),
+                    Term("head again, to draw tokens", "2 m V d", scores, forward_only=True),
+                )
+            ),
+            Term("detection, at every token", "(2 d² + 2 d)", 2 * d * d + 2 * d),
+        )
+    where, share = ("every token", "") if kind == "causal" else ("predicted tokens", "m ")
+    terms = (Term(f"head, at {where}", f"2 {share}V d", round(2 * predicted * V * d)),)
+    if family != "lab":
+        products = round(2 * predicted * d * d)
+        terms = (Term(f"transform, at {where}", f"2 {share}d²", products), *terms)
+    if kind not in ("bert", "sop"):
+        return terms
+    # One vector a row is judged; its cost is shared by the T tokens of the row.
+    pair = Term("pooler and pair, once a row", "(2 d² + 4 d) / T", round((2 * d * d + 4 * d) / T))
+    return (*terms, pair)
+
+
+def _classifier_flops(
+    family: Family, shape: dict[str, int], *, pooling: Pooling
+) -> tuple[Term, ...]:
+    """One vector a row is classified; its cost is shared by the T tokens of the row."""
+    d, T, C = shape["d"], shape["T"], shape["C"]
+    head = Term("head, once a row", "2 C d / T", round(2 * C * d / T))
+    if family == "modern" or (family == "bert" and pooling == "first"):
+        name = "transform" if family == "modern" else "pooler"
+        return (Term(f"{name}, once a row", "2 d² / T", round(2 * d * d / T)), head)
+    return (head,)
+
+
+def _memory(model: ModelSettings, shape: dict[str, int]) -> tuple[Term, ...]:
+    """Four bytes a number; a matrix that embedding and head share is there once.
+
+    Activations are what layers keep for the way back. Attention weights are kept only where some
+    are dropped, once before, once after, and what was dropped; else the fast path has none.
+    """
+    P, B, T = shape["P"], shape["B"], shape["T"]
+    num_wide, num_inner = KEPT_VECTORS[model.family]
+    num_weights = 3 if model.attention_dropout else 0
+
+    def activations(name: str, *, wide: str, inner: str, heads: str) -> Term:
+        kept = num_wide * shape[wide] + num_inner * shape[inner] + num_weights * shape[heads] * T
+        weights = f" + {num_weights} {heads} T" if num_weights else ""
+        formula = f"4 B T ({num_wide} {wide} + {num_inner} {inner}{weights})"
+        return _layered(shape["L"], name, formula, 4 * B * T * kept)
+
+    terms = (
         Term("weights", "4 P", 4 * P),
         Term("gradients", "4 P", 4 * P),
         Term("Adam's two moments", "8 P", 8 * P),
-        Term("activations", "L · 4 B T (12 d + 2 F + H T)", L * layer, per_layer=layer),
+        activations("activations", wide="d", inner="F", heads="H"),
     )
+    if "g" not in shape or "C" in shape:
+        return terms
+    return (*terms, activations("generator: activations", wide="g", inner="f", heads="h"))
 
 
-def _whole_scores(shape: dict[str, int], *, num_classes: int | None) -> Term:
+def _whole_scores(shape: dict[str, int], *, predicted: float) -> Term:
     """What the scores and their gradient add when all are held at once, as the plain lab does."""
-    if num_classes is None:
-        return Term("scores, if held whole", "8 B T V", 8 * shape["B"] * shape["T"] * shape["V"])
-    return Term("scores, if held whole", "8 B C", 8 * shape["B"] * num_classes)
+    name, B = "scores, if held whole", shape["B"]
+    if "C" in shape:
+        return Term(name, "8 B C", 8 * B * shape["C"])
+    share = "" if predicted == 1 else "m "
+    return Term(name, f"8 {share}B T V", round(8 * predicted * B * shape["T"] * shape["V"]))
 
 
 def check_ledger(
-    ledger: Ledger, model: ModelSettings, vocab_size: int, num_classes: int | None
+    counted: Ledger,
+    model: ModelSettings,
+    *,
+    vocab_size: int,
+    num_classes: int | None,
+    objective: ObjectiveSettings = CAUSAL,
+    pooling: Pooling = "last",
 ) -> int:
     """Build the model itself (without memory for its weights), compare, return its parameters."""
     import torch
@@ -270,24 +496,23 @@ def check_ledger(
     def num_parameters(module: torch.nn.Module) -> int:
         return sum(parameter.numel() for parameter in module.parameters())
 
-    def check(what: str, counted: int | None, built: int) -> None:
-        if counted != built:
-            raise AssertionError(
-                f"the ledger counts {counted} for the {what}, the model has {built}"
-            )
+    def check(what: str, count: int | None, built: int) -> None:
+        if count != built:
+            raise AssertionError(f"the ledger counts {count} for the {what}, the model has {built}")
 
     built: Model
     with torch.device("meta"):
-        language_model = build_language_model(model, vocab_size=vocab_size)
+        language_model = build_language_model(model, vocab_size=vocab_size, objective=objective)
         built = language_model
         if num_classes is not None:
             built = build_classifier(
-                model, vocab_size=vocab_size, num_classes=num_classes, pooling="last"
+                model, vocab_size=vocab_size, num_classes=num_classes, pooling=pooling
             )
-            check("classifier", ledger.classifier, num_parameters(built))
-    check("base", ledger.base, num_parameters(built.backbone))
-    check("language model", ledger.language_model, num_parameters(language_model))
-    check("sum of the terms", ledger.total, num_parameters(built))
+            check("classifier", counted.classifier, num_parameters(built))
+    check("layers", counted.layers, num_parameters(built.backbone.blocks))
+    check("base", counted.base, num_parameters(built.backbone))
+    check("language model", counted.language_model, num_parameters(language_model))
+    check("sum of the terms", counted.total, num_parameters(built))
     return num_parameters(built)
 
 
@@ -295,6 +520,11 @@ def wrong_answers(
     model: ModelSettings, *, vocab_size: int, num_classes: int | None
 ) -> list[WrongAnswer]:
     """The published wrong answers to the lab's exercise, each as the terms it gets wrong."""
+    if model.family != "lab":
+        raise ConfigError(
+            f"The wrong answers were given for blocks of the lab; these are {model.family}.",
+            remedy="Take --preset lab, or leave --explain out.",
+        )
     shape = _shape(model, vocab_size=vocab_size, num_classes=num_classes)
     d, L, H = (shape[letter] for letter in "dLH")
     biases = {
@@ -334,9 +564,7 @@ def wrong_answers(
             mistake="Rounded to the two big matrices: all layers are lost, and the head's bias.",
             published="about 20 M and 10 M (no formula was given; this one rounds to it)",
             formula="V d + C d",
-            counted={
-                term.name: ("0", 0) for term in _base_terms(shape) if term.per_layer is not None
-            }
+            counted={term.name: ("0", 0) for term in _layer_terms("lab", shape)}
             | {"head bias": ("0", 0)},
         ),
         _wrong_answer(
@@ -374,11 +602,11 @@ def _wrong_answer(
     def total(terms: tuple[Term, ...]) -> int:
         return sum(counted[t.name][1] if t.name in counted else t.count for t in terms)
 
-    base = _base_terms(shape)
-    language_head = _head_terms(shape, num_outputs=shape["V"], letter="V")
+    base = _base_terms("lab", shape)
+    language_head = _linear_terms("head", shape["d"], outputs=shape["V"], letter="V")
     head = language_head
     if "C" in shape:
-        head = _head_terms(shape, num_outputs=shape["C"], letter="C")
+        head = _linear_terms("head", shape["d"], outputs=shape["C"], letter="C")
     changes = tuple(
         Change(term.name, term.formula, counted[term.name][0], counted[term.name][1] - term.count)
         for term in (*base, *head)

@@ -341,7 +341,7 @@ class Backbone(nn.Module):
     @property
     def is_causal(self) -> bool:
         """Does a token look to the left only, unless told otherwise?"""
-        return self.settings.attention == "causal"
+        return self.settings.attention != "bidirectional"
 
     def forward(
         self,

@@ -38,6 +38,9 @@ def run_json(*arguments: object) -> Any:
     return json.loads(run(*arguments, "--json").stdout)
 
 
+CAUSAL = ("--objective", "causal")
+
+
 @dataclass(frozen=True)
 class Story:
     """The files a user has, the folders they made, and what each command answered."""
@@ -60,10 +63,12 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     lines = [json.dumps({"text": text}) + "\n" for text, _ in make_examples(80, seed=9)]
     files["text"].write_text("".join(lines))
     base, classifier = folder / "base", folder / "classifier"
-    pretrained = run_json("pretrain", files["text"], "--out", base, "--steps", 60, *SET_ALL)
+    pretrained = run_json(
+        "pretrain", files["text"], "--out", base, "--steps", 60, *CAUSAL, *SET_ALL
+    )
     finetuned = run_json(
         *("finetune", "--base", base, "--train", files["train"], "--valid", files["valid"]),
-        *("--out", classifier, "--epochs", 10, *SET_TRAINING),
+        *("--out", classifier, "--epochs", 20, *SET_TRAINING),
     )
     return Story(files, base, classifier, pretrained, finetuned)
 
@@ -90,7 +95,7 @@ def test_classifier_came_from_the_base_and_learned(story: Story) -> None:
     assert result["base"] == str(story.base)
     assert "came from the base" in result["transplant"]
     assert result["labels"] == ["negative", "positive"]
-    assert len(result["valid_accuracy"]) == 11
+    assert len(result["valid_accuracy"]) == 21
     assert result["valid_accuracy"][-1] > 0.8
 
 

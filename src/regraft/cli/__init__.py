@@ -16,7 +16,17 @@ from regraft.runtime import keep_memory, share_cores
 
 _ORDER = (
     *("demo", "data", "tokenizer", "tokenize", "pretrain", "finetune", "compare"),
-    *("evaluate", "predict", "generate", "attention", "picture", "params", "settings", "bench"),
+    *(
+        "evaluate",
+        "predict",
+        "generate",
+        "fill",
+        "attention",
+        "picture",
+        "params",
+        "settings",
+        "bench",
+    ),
 )
 EXIT_MISTAKE = 2
 EXIT_INTERRUPTED = 130
@@ -79,6 +89,7 @@ app.command()(train.compare)
 app.command()(use.evaluate)
 app.command()(use.predict)
 app.command()(use.generate)
+app.command()(use.fill)
 app.command()(show.attention)
 app.command()(show.picture)
 app.command()(show.params)

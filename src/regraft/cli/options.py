@@ -50,6 +50,10 @@ Size = Annotated[
         show_default=False,
     ),
 ]
+Objective = Annotated[
+    Literal["causal", "masked", "bert", "sop", "replaced", "hybrid"] | None,
+    _setting("objective.kind", "--objective"),
+]
 Steps = Annotated[int | None, _setting("train.steps", "--steps", "N")]
 Epochs = Annotated[int | None, _setting("train.epochs", "--epochs", "N")]
 Minutes = Annotated[float | None, _setting("train.minutes", "--minutes", "M")]

@@ -24,6 +24,7 @@ def pretrain(
     texts: options.Texts,
     out: options.RunOut,
     tokenizer: options.TokenizerPath = None,
+    objective: options.Objective = None,
     size: options.Size = None,
     steps: options.Steps = None,
     epochs: options.Epochs = None,
@@ -54,6 +55,7 @@ def pretrain(
         config=config,
         assignments=assignments,
         flags={
+            "objective.kind": objective,
             **data_flags(text=text, encoding=encoding, documents=documents),
             **train_flags(
                 steps=steps,
@@ -86,6 +88,7 @@ def bench(
         list[Path] | None,
         typer.Argument(metavar="TEXT", help="Files whose cost is asked.", show_default=False),
     ] = None,
+    objective: options.Objective = None,
     text: options.TextColumn = None,
     encoding: options.Encoding = None,
     documents: options.Documents = None,
@@ -109,7 +112,10 @@ def bench(
         preset=preset,
         config=config,
         assignments=assignments,
-        flags=data_flags(text=text, encoding=encoding, documents=documents),
+        flags={
+            "objective.kind": objective,
+            **data_flags(text=text, encoding=encoding, documents=documents),
+        },
     )
     from regraft.bench import bench as run
 

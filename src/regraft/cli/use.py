@@ -1,4 +1,4 @@
-"""The commands that use a run folder: `regraft evaluate`, `predict` and `generate`."""
+"""The commands that use a run folder: `regraft evaluate`, `predict`, `generate`, `fill`."""
 
 import csv
 import dataclasses
@@ -159,6 +159,31 @@ def generate(
     else:
         for text in texts:
             terminal.show_line(text)
+
+
+def fill(
+    run: options.RunFolder,
+    text: Annotated[
+        str, typer.Argument(metavar="TEXT", help="Text with <mask> in it.", show_default=False)
+    ],
+    top: Annotated[int, typer.Option("--top", metavar="N", help="Guesses for each <mask>.")] = 5,
+    json: options.Json = False,
+) -> None:
+    """Let a masked base guess hidden tokens.
+
+    \b
+    Example:
+      regraft fill runs/base "Ce livre est <mask>."
+    """
+    from regraft.generate import fill as run_fill
+
+    guessed = run_fill(run, text, top=top)
+    if json:
+        terminal.show_json([[guess.to_dict() for guess in place] for place in guessed])
+        return
+    for number, place in enumerate(guessed, start=1):
+        rows = [(guess.token, f"{guess.probability:.1%}") for guess in place]
+        terminal.show_table([f"<mask> {number}", "probability"], rows)
 
 
 def _data_of(run: Path, flags: dict[str, Any]) -> DataSettings:
