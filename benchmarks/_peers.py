@@ -88,6 +88,42 @@ def gpt2_trainer(
     )
 
 
+def masked_trainer(
+    settings: ModelSettings,
+    *,
+    vocab_size: int,
+    mask_rate: float,
+    batch_size: int,
+    length: int,
+    num_steps: int,
+) -> Turn:
+    """Masked pre-training steps of a BERT of the same shape under transformers' Trainer."""
+    import transformers
+
+    config = transformers.BertConfig(
+        vocab_size=vocab_size,
+        hidden_size=settings.width,
+        num_hidden_layers=settings.num_layers,
+        num_attention_heads=settings.num_heads,
+        intermediate_size=settings.feedforward_width,
+        hidden_dropout_prob=settings.dropout,
+        attention_probs_dropout_prob=settings.attention_dropout,
+        max_position_embeddings=settings.max_positions,
+    )
+    rows = torch.randint(vocab_size, ((num_steps + 1) * batch_size, length))
+    is_hidden = torch.rand(rows.shape) < mask_rate
+    labels = rows.where(is_hidden, -100)
+    ids = rows.masked_fill(is_hidden, 4)
+    data = [{"input_ids": i, "labels": t} for i, t in zip(ids, labels, strict=True)]
+    return _trainer_turn(
+        transformers.BertForMaskedLM(config),
+        data=data,
+        units_per_step=batch_size * length,
+        batch_size=batch_size,
+        num_steps=num_steps,
+    )
+
+
 def bert_trainer(
     settings: ModelSettings,
     *,

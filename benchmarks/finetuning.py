@@ -24,6 +24,7 @@ from regraft.batches import Batch
 from regraft.config import LAB_VOCABULARY, ModelSettings, resolve
 from regraft.heads import build_classifier
 from regraft.objectives import classify
+from regraft.runtime import keep_memory
 from regraft.text import labels_of, load_examples
 from regraft.tokenizer import load_tokenizer
 from regraft.trainer import build_state, steps
@@ -85,6 +86,7 @@ class ReviewRows:
 
 def regraft_turn(model: ModelSettings, *, reviews: Reviews) -> Turn:
     """Steps of regraft's own loop."""
+    keep_memory()
     train = resolve(
         "finetune",
         preset="lab",

@@ -3,7 +3,7 @@
 A small causal model (d 256, 3 layers, V 8,192, 16 x 128 tokens a step) learns real text. First both
 take turns for the time a step takes; then each trains for as many steps as that allows in the given
 minutes, at several rates and two seeds. Equal time is thus made of steps: other work on the machine
-cannot favour one. Without a file, the text is the corpus `imdb`. Cost: 12 times the minutes.
+cannot favour one. Without a file, the text is the corpus `imdb-25k`. Cost: 12 times the minutes.
 
     .venv/bin/python benchmarks/optimizers.py [--text FILE] [--minutes 2] [--json FILE]
 """
@@ -12,6 +12,7 @@ import argparse
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ import torch
 from regraft.batches import Batch
 from regraft.config import Settings, resolve
 from regraft.corpora import fetch
-from regraft.evaluate import language_model_loss
+from regraft.evaluate import readings
 from regraft.heads import build_language_model
 from regraft.objectives import causal
 from regraft.runtime import environment, seeded
@@ -33,6 +34,7 @@ RATES = (1e-3, 2e-3, 4e-3)
 SEEDS = (0, 1)
 OPTIMIZERS = ("adamw", "muon")
 PACE_STEPS = 10
+CORPUS = "imdb-25k"
 
 
 class StreamOfTokens:
@@ -52,7 +54,7 @@ class StreamOfTokens:
 
 def read_tokens(path: Path | None, *, settings: Settings, max_documents: int) -> np.ndarray:
     """The first documents of a file, in the tokens of a tokenizer trained on them."""
-    source = path or next(iter(fetch("imdb").files.values()))
+    source = path or next(iter(fetch(CORPUS).files.values()))
     texts = []
     for document in read_documents([source], data=settings.data):
         texts.append(document.text)
@@ -69,6 +71,7 @@ def settings_of(optimizer: str, *, lr: float, seed: int, num_steps: int) -> Sett
         "pretrain",
         preset="modern",
         overrides={
+            "objective.kind": "causal",
             "tokenizer.size": VOCABULARY,
             "train.optimizer": optimizer,
             "train.lr": lr,
@@ -104,7 +107,8 @@ def valid_loss(settings: Settings, *, rows: StreamOfTokens, valid_rows: StreamOf
     state = new_state(settings, rows=rows)
     for _ in steps(state, rows=rows, objective=causal, settings=settings.train):
         pass
-    return language_model_loss(state.model, valid_rows, max_tokens=VALID_TOKENS)
+    found = readings(state.model, valid_rows, objective=causal, max_tokens=VALID_TOKENS)
+    return found["loss"]
 
 
 def main() -> None:
@@ -114,6 +118,7 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=60_000, help="how many of them to read")
     parser.add_argument("--minutes", type=float, default=2.0, help="training time of one model")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers to FILE")
+    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw them into FILE.png")
     arguments = parser.parse_args()
     settings = settings_of("adamw", lr=1e-3, seed=0, num_steps=1)
     ids = read_tokens(arguments.text, settings=settings, max_documents=arguments.documents)
@@ -144,6 +149,32 @@ def main() -> None:
     print(f"best mean: adamw {best['adamw']:.3f}, muon {best['muon']:.3f} nats a token")
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    if arguments.plot:
+        draw(result, path=arguments.plot)
+
+
+def draw(result: dict[str, Any], *, path: Path) -> None:
+    """Loss by rate, a line an optimiser, a dot a seed."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
+    for name, color in zip(OPTIMIZERS, ("#8a8d94", "#2f6f4f"), strict=True):
+        losses = result["valid_loss"][name]
+        rates = [float(rate) for rate in losses]
+        axes.plot(rates, [np.mean(pair) for pair in losses.values()], color=color, label=name)
+        for rate, pair in zip(rates, losses.values(), strict=True):
+            axes.plot([rate] * len(pair), pair, "o", color=color, markersize=4)
+    axes.set_xscale("log")
+    axes.set_xlabel("learning rate")
+    axes.set_ylabel("validation loss (nats a token)")
+    title = f"{result['minutes']:g} minutes of training each"
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=150)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,10 @@ from regraft.ledger import ledger
 from regraft.runtime import matrix_speed
 
 VOCAB, NUM_STEPS = 8192, 14
-SETTINGS = resolve("pretrain", overrides={"train.batch_size": 32, "train.steps": NUM_STEPS})
+SETTINGS = resolve(
+    "pretrain",
+    overrides={"objective.kind": "causal", "train.batch_size": 32, "train.steps": NUM_STEPS},
+)
 
 
 def work() -> None:

@@ -22,6 +22,7 @@ from regraft.config import ModelSettings, resolve
 from regraft.heads import build_language_model
 from regraft.ledger import ledger
 from regraft.objectives import causal
+from regraft.runtime import keep_memory
 from regraft.trainer import build_state, steps
 
 BATCH, LENGTH, STEPS = 16, 256, 2
@@ -42,6 +43,7 @@ class RandomRows:
 
 def regraft_turn(model: ModelSettings, *, vocab_size: int) -> Turn:
     """Steps of regraft's own loop."""
+    keep_memory()
     train = resolve("pretrain", preset="lab", overrides={"train.batch_size": BATCH}).train
     rows = RandomRows(vocab_size)
     state = build_state(
