@@ -4,8 +4,8 @@ Every objective trains a BERT of size `mini` on the text for the same time, then
 grafted onto each base with several numbers of labels and seeds, all by one recipe. Beside them: the
 same backbone from scratch, and TF-IDF + logistic regression. Equal time is made of steps: the pace
 of each objective is measured in turns, step by step, so that other work on the machine favours
-none. What is finished outlives an interruption: repeat the command to go on. Cost with the
-defaults: 80 minutes on two cores.
+none; then two bases train side by side on one thread each. What is finished outlives an
+interruption: repeat the command to go on. Cost with the defaults: 80 minutes on two cores.
 
     .venv/bin/python benchmarks/objectives.py --text FILE --data FOLDER --work DIR [--json FILE]
 
@@ -21,23 +21,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from joblib import Parallel, delayed, parallel_config
 
 from regraft.baselines import fit_linear
 from regraft.batches import example_rows
-from regraft.bench import random_rows
 from regraft.config import Settings, resolve
 from regraft.evaluate import class_probabilities
 from regraft.finetune import Start, start_from_base, train_classifier
 from regraft.heads import build_language_model
 from regraft.metrics import accuracy_interval, difference_interval
 from regraft.objectives import build_objective
+from regraft.pairs import pretraining_rows
 from regraft.pretrain import pretrain
 from regraft.runfolder import load_run, read_settings
 from regraft.runtime import environment, write_json
 from regraft.shards import write_store
+from regraft.store import TokenStore, open_store
 from regraft.text import labels_of, load_examples, read_documents, subset_examples
-from regraft.tokenizer import load_tokenizer, numbered_tokenizer, train_tokenizer
+from regraft.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 from regraft.trainer import build_state, steps
 
 OBJECTIVES = ("causal", "masked", "bert", "sop", "replaced", "hybrid")
@@ -58,6 +60,7 @@ def pretraining_settings(kind: str, *, num_steps: int) -> Settings:
             "objective.kind": kind,
             "data.max_length": 128,
             "train.batch_size": 32,
+            "train.lr": 3e-3,
             "train.steps": num_steps,
             "train.threads": 1,
         },
@@ -80,26 +83,32 @@ def finetuning_settings(base: Settings, *, num_labels: int, seed: int) -> Settin
     )
 
 
-def seconds_per_step() -> dict[str, float]:
-    """All objectives in turn, step by step, on random tokens; medians."""
-    loops = {}
+def seconds_per_step(store: TokenStore, *, tokenizer: Tokenizer) -> dict[str, float]:
+    """All objectives in turn, step by step, on one thread: by each one's fastest turn.
+
+    Rows of some objectives are shorter than those of others: the time of a token is measured.
+    """
+    torch.set_num_threads(1)
+    loops, tokens_per_step = {}, {}
     for kind in OBJECTIVES:
         settings = pretraining_settings(kind, num_steps=PACE_STEPS)
-        vocab_size = settings.tokenizer.size
         model = build_language_model(
-            settings.model, vocab_size=vocab_size, objective=settings.objective
+            settings.model, vocab_size=tokenizer.vocab_size, objective=settings.objective
         )
-        rows = random_rows(vocab_size, settings=settings)
+        rows = pretraining_rows(store, tokenizer=tokenizer, settings=settings)
+        tokens_per_step[kind] = float(rows.lengths.mean()) * settings.train.batch_size
         state = build_state(model, settings=settings.train, num_rows=len(rows.lengths))
-        objective = build_objective(settings, tokenizer=numbered_tokenizer(vocab_size))
+        objective = build_objective(settings, tokenizer=tokenizer)
         loops[kind] = steps(state, rows=rows, objective=objective, settings=settings.train)
-    seconds = [
-        {kind: next(loop).seconds for kind, loop in loops.items()} for _ in range(PACE_STEPS)
-    ]
-    pace = {kind: float(np.median([t[kind] for t in seconds[2:]])) for kind in OBJECTIVES}
+    fastest = dict.fromkeys(OBJECTIVES, float("inf"))
+    for _ in range(PACE_STEPS):
+        for kind, loop in loops.items():
+            record = next(loop)
+            fastest[kind] = min(fastest[kind], record.seconds / record.num_tokens)
     # A hybrid's step is of one kind or of the other; a few of them would not show the mean.
     share = resolve("pretrain").objective.causal_share
-    return pace | {"hybrid": share * pace["causal"] + (1 - share) * pace["masked"]}
+    fastest["hybrid"] = share * fastest["causal"] + (1 - share) * fastest["masked"]
+    return {kind: fastest[kind] * tokens_per_step[kind] for kind in OBJECTIVES}
 
 
 def write_tokens(text: Path, *, work: Path) -> Path:
@@ -274,17 +283,21 @@ def main() -> None:
     arguments = parser.parse_args()
     work = arguments.work
     work.mkdir(parents=True, exist_ok=True)
+    write_tokens(arguments.text, work=work)
     pace_path = work / "pace.json"
     if not pace_path.exists():
-        write_json(pace_path, seconds_per_step())
+        tokenizer = load_tokenizer(work / "tokenizer.json")
+        store = open_store(work / "store", tokenizer=tokenizer)
+        write_json(pace_path, seconds_per_step(store, tokenizer=tokenizer))
     pace = json.loads(pace_path.read_text())
     print({kind: f"{seconds:.3f} s a step" for kind, seconds in pace.items()}, file=sys.stderr)
-    write_tokens(arguments.text, work=work)
     names = (*OBJECTIVES, SCRATCH, LINEAR)
     wanted = itertools.product(range(arguments.seeds), arguments.labels, names)
     with parallel_config(backend="loky", inner_max_num_threads=1):
         Parallel(n_jobs=JOBS)(
-            delayed(make_base)(kind, num_steps=int(arguments.minutes * 60 / pace[kind]), work=work)
+            delayed(make_base)(
+                kind, num_steps=int(JOBS * arguments.minutes * 60 / pace[kind]), work=work
+            )
             for kind in OBJECTIVES
         )
         Parallel(n_jobs=JOBS)(

@@ -119,6 +119,12 @@ def test_label_only_in_test_is_refused(compared: Compared, tmp_path: Path) -> No
         compare(**{**compared.inputs, "test": test, "arms": ["linear"]})
 
 
+def test_test_file_that_was_trained_on_is_refused(compared: Compared) -> None:
+    inputs = {**compared.inputs, "test": compared.inputs["train"], "arms": ["linear"]}
+    with pytest.raises(DataError, match=r"Every example of .*train\.csv is also in train or valid"):
+        compare(**inputs)
+
+
 def test_equal_seeds_give_an_equal_comparison(compared: Compared) -> None:
     again = compare(**compared.inputs, command="regraft compare")
     assert without_times(again) == without_times(compared.comparison)

@@ -1,4 +1,7 @@
-"""The backbone against torch's own encoder, and the properties that masks and positions promise."""
+"""The backbone against torch's own encoder, and the properties that masks and positions promise.
+
+Properties hold for every family and both attentions: `FAMILIES` and `ATTENTIONS` run through them.
+"""
 
 import dataclasses
 import math
@@ -14,19 +17,69 @@ from regraft.model import (
     Backbone,
     Dropout,
     KeyValueCache,
-    causal_mask,
+    Sight,
+    attention_mask,
     is_right_padded,
     places_in_document,
+    rotary_positions,
     sinusoidal_positions,
     square_mask,
+    turned,
 )
 
 VOCAB = 17
+FAMILIES = ["lab", "bert", "modern"]
+ATTENTIONS = ["causal", "bidirectional"]
+
+every_family = pytest.mark.parametrize("family", FAMILIES)
+both_attentions = pytest.mark.parametrize("attention", ATTENTIONS)
 
 
-def small_settings(**changes: int) -> ModelSettings:
-    values = {"width": 12, "num_layers": 2, "num_heads": 3, "feedforward_width": 7, **changes}
-    return ModelSettings(**values, dropout=0.0, attention_dropout=0.0, max_positions=64)
+def small_settings(
+    family: str = "lab", *, attention: str = "causal", num_layers: int = 2
+) -> ModelSettings:
+    return ModelSettings(
+        family=family,
+        attention=attention,
+        width=12,
+        num_layers=num_layers,
+        num_heads=3,
+        feedforward_width=7,
+        dropout=0.0,
+        attention_dropout=0.0,
+        max_positions=64,
+    )
+
+
+def lively(model: nn.Module) -> nn.Module:
+    """Weights far from their start: biases of zero and vectors near zero would hide mistakes."""
+    torch.manual_seed(3)
+    for name, parameter in model.named_parameters():
+        nn.init.normal_(parameter, mean=1.0 if "norm" in name else 0.0, std=0.4)
+    return model.eval()
+
+
+def small_backbone(family: str = "lab", *, attention: str = "causal") -> Backbone:
+    backbone = Backbone(small_settings(family, attention=attention), vocab_size=VOCAB)
+    lively(backbone)
+    return backbone
+
+
+def random_ids(*shape: int) -> torch.Tensor:
+    return torch.randint(VOCAB, shape, generator=torch.Generator().manual_seed(5))
+
+
+def padded_rows(
+    lengths: tuple[int, ...], *, side: str
+) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
+    """Rows of random ids, the same in one batch with padding, and where they are in it."""
+    rows = list(random_ids(sum(lengths)).split(lengths))
+    ids = torch.full((len(rows), max(lengths)), 16)
+    real = torch.zeros(ids.shape, dtype=torch.bool)
+    for number, row in enumerate(rows):
+        place = slice(0, len(row)) if side == "right" else slice(-len(row), None)
+        ids[number, place], real[number, place] = row, True
+    return rows, ids, real
 
 
 class PlainLab(nn.Module):
@@ -86,12 +139,7 @@ def test_backbone_equals_torch_encoder_unpadded(pair, batch, length):
 @pytest.mark.parametrize("lengths", [(5, 9, 2), (1, 13, 7)])
 def test_backbone_equals_torch_encoder_padded(pair, side, lengths):
     plain, ours = pair
-    rows = [torch.randint(VOCAB, (length,)) for length in lengths]
-    ids = torch.full((len(rows), max(lengths)), 16)
-    real = torch.zeros(ids.shape, dtype=torch.bool)
-    for number, row in enumerate(rows):
-        place = slice(0, len(row)) if side == "right" else slice(-len(row), None)
-        ids[number, place], real[number, place] = row, True
+    rows, ids, real = padded_rows(lengths, side=side)
     scores = ours(ids, real_BT=real)
     for number, row in enumerate(rows):
         torch.testing.assert_close(
@@ -99,31 +147,90 @@ def test_backbone_equals_torch_encoder_padded(pair, side, lengths):
         )
 
 
-def test_future_tokens_cannot_change_past_vectors():
-    backbone = Backbone(small_settings(), vocab_size=VOCAB).eval()
-    ids = torch.randint(VOCAB, (2, 9))
-    before = backbone(ids)
+def test_bert_blocks_equal_torch_encoder_layers():
+    backbone = small_backbone("bert", attention="bidirectional")
+    layer = nn.TransformerEncoderLayer(12, 3, 7, 0.0, activation="gelu", batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    names = {
+        "attention.in_proj.": "self_attn.in_proj_",
+        "attention.out_proj.": "self_attn.out_proj.",
+    }
+    weights = {}
+    for name, tensor in backbone.blocks.state_dict().items():
+        for ours, theirs in names.items():
+            name = name.replace(ours, theirs)
+        weights[f"layers.{name}"] = tensor
+    encoder.load_state_dict(weights)
+    ids = random_ids(2, 5)
+    # The mask keeps torch off its fused path, which rounds otherwise.
+    nothing = torch.zeros(5, 5)
+    expected = encoder(backbone.embed(ids), mask=nothing)
+    torch.testing.assert_close(backbone(ids), expected, atol=1e-5, rtol=0)
+
+
+@every_family
+def test_future_tokens_cannot_change_past_scores(family):
+    model = build_language_model(small_settings(family), vocab_size=VOCAB)
+    lively(model)
+    ids = random_ids(2, 9)
+    before = model(ids)
     for place in range(1, 9):
         changed = ids.clone()
         changed[:, place:] = (changed[:, place:] + 1) % VOCAB
-        torch.testing.assert_close(backbone(changed)[:, :place], before[:, :place], atol=0, rtol=0)
-        assert not torch.equal(backbone(changed)[:, place:], before[:, place:])
+        after = model(changed)
+        torch.testing.assert_close(after[:, :place], before[:, :place], atol=1e-6, rtol=0)
+        assert ((after[:, place:] - before[:, place:]).abs().amax(dim=2) > 1e-4).all()
 
 
-def test_padding_content_cannot_change_real_vectors():
-    backbone = Backbone(small_settings(), vocab_size=VOCAB).eval()
-    ids = torch.randint(VOCAB, (2, 6))
-    real = torch.tensor([[False, False, True, True, True, True], [True] * 6])
+@every_family
+def test_future_tokens_change_every_vector_if_bidirectional(family):
+    backbone = small_backbone(family, attention="bidirectional")
+    ids = random_ids(2, 5)
+    changed = ids.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % VOCAB
+    assert ((backbone(changed) - backbone(ids)).abs().amax(dim=2) > 1e-4).all()
+
+
+@every_family
+def test_attention_is_that_of_the_settings_unless_told_otherwise(family):
+    causal, both = (small_backbone(family, attention=attention) for attention in ATTENTIONS)
+    ids = random_ids(2, 5)
+    assert torch.equal(both(ids, is_causal=True), causal(ids))
+    assert torch.equal(causal(ids, is_causal=False), both(ids))
+    assert not torch.allclose(causal(ids), both(ids), atol=1e-3)
+
+
+@every_family
+@both_attentions
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_cannot_change_any_vector(family, attention, side):
+    backbone = small_backbone(family, attention=attention)
+    rows, ids, real = padded_rows((5, 9, 2), side=side)
+    vectors = backbone(ids, real_BT=real)
+    assert vectors.isfinite().all()
+    for number, row in enumerate(rows):
+        alone = backbone(row[None])[0]
+        torch.testing.assert_close(vectors[number][real[number]], alone, atol=1e-5, rtol=0)
+
+
+@every_family
+@both_attentions
+def test_padding_content_cannot_change_real_vectors(family, attention):
+    backbone = small_backbone(family, attention=attention)
+    ids = random_ids(2, 6)
+    real = torch.tensor([[False, False, True, True, True, False], [True] * 6])
     changed = ids.clone()
     changed[~real] = (changed[~real] + 5) % VOCAB
     assert torch.equal(backbone(ids, real_BT=real)[real], backbone(changed, real_BT=real)[real])
 
 
+@every_family
+@both_attentions
 @pytest.mark.parametrize("padding", [0, 2])
-def test_packed_documents_get_the_vectors_they_get_alone(padding):
-    backbone = Backbone(small_settings(), vocab_size=VOCAB).eval()
+def test_packed_documents_get_the_vectors_they_get_alone(family, attention, padding):
+    backbone = small_backbone(family, attention=attention)
     lengths = [[3, 4, 2], [8, 1]]
-    rows = [[torch.randint(VOCAB, (length,)) for length in row] for row in lengths]
+    rows = [list(random_ids(sum(row)).split(row)) for row in lengths]
     ids = torch.stack([torch.cat([*row, torch.zeros(padding, dtype=torch.int64)]) for row in rows])
     real = torch.arange(9 + padding).expand(2, -1) < 9
     numbers = [
@@ -136,11 +243,20 @@ def test_packed_documents_get_the_vectors_they_get_alone(padding):
         torch.testing.assert_close(vectors[:9], torch.cat(alone), atol=1e-5, rtol=0)
 
 
-def test_one_document_a_row_needs_no_mask():
-    backbone = Backbone(small_settings(), vocab_size=VOCAB).eval()
-    ids = torch.randint(VOCAB, (2, 5))
+@every_family
+def test_one_document_a_row_needs_no_mask(family):
+    backbone = small_backbone(family)
+    ids = random_ids(2, 5)
     segments = torch.tensor([[0] * 5, [3] * 5])
     assert torch.equal(backbone(ids, segments_BT=segments), backbone(ids))
+
+
+@every_family
+def test_same_tokens_in_another_order_get_other_vectors(family):
+    """Without positions, attention to both sides sees a bag of tokens."""
+    backbone = small_backbone(family, attention="bidirectional")
+    ids = torch.tensor([[1, 2, 3, 4, 5]])
+    assert not torch.allclose(backbone(ids)[:, 0], backbone(ids[:, [0, 2, 1, 4, 3]])[:, 0])
 
 
 def test_places_restart_at_every_document_and_skip_padding():
@@ -195,36 +311,145 @@ def test_dropout_of_attention_weights_keeps_the_mean():
     settings = dataclasses.replace(small_settings(), attention_dropout=0.5)
     attention = Attention(settings, layer=0)
     x = torch.randn(1, 5, 12).expand(4000, 5, 12)
-    dropped = attention.train()(x, mask=None)
-    plain = attention.eval()(x[:1], mask=None)
+    sight = Sight(is_causal=True, mask=None, turns=None)
+    dropped = attention.train()(x, sight=sight)
+    plain = attention.eval()(x[:1], sight=sight)
     assert not torch.equal(dropped[0], dropped[1])
     torch.testing.assert_close(dropped.mean(dim=0), plain[0], atol=0.05, rtol=0)
 
 
-def test_attention_weights_are_what_forward_uses():
-    settings = small_settings(num_layers=1)
-    backbone = Backbone(settings, vocab_size=VOCAB).eval()
-    ids = torch.randint(VOCAB, (2, 5))
-    weights = backbone.attention_weights(ids)
-    assert weights.shape == (1, 2, 3, 5, 5)
-    torch.testing.assert_close(weights.sum(dim=-1), torch.ones(1, 2, 3, 5))
-    assert (weights[..., ~square_mask(5)] == 0).all()
+@every_family
+@both_attentions
+@pytest.mark.parametrize("side", [None, "left", "right"])
+def test_attention_weights_are_what_forward_uses(family, attention, side):
+    backbone = small_backbone(family, attention=attention)
+    ids, real = random_ids(2, 5), torch.ones(2, 5, dtype=torch.bool)
+    if side:
+        _, ids, real = padded_rows((5, 3), side=side)
+    weights = backbone.attention_weights(ids, real_BT=real)
+    assert weights.shape == (2, 2, 3, 5, 5)
+    torch.testing.assert_close(weights.sum(dim=-1), torch.ones(2, 2, 3, 5))
+    # What padding itself reads does not matter.
+    hidden = ~attention_mask(real, is_causal=attention == "causal") & real[:, None, :, None]
+    assert (weights[hidden.expand(2, 2, 3, 5, 5)] == 0).all()
 
-    attention = backbone.blocks[0].attention
-    x = backbone._embed(ids, places_BT=None)
-    _, _, values = attention._project(x)
-    mixed = (weights[0] @ values).transpose(1, 2).flatten(2)
-    torch.testing.assert_close(attention.out_proj(mixed), attention(x, mask=None))
+    x = backbone.embed(ids, places_BT=backbone.places(real))
+    sight = backbone.sight(real, is_causal=attention == "causal", places_BT=backbone.places(real))
+    for block, block_weights in zip(backbone.blocks, weights, strict=True):
+        inside = block.norm1(x) if family == "modern" else x
+        _, _, values = block.attention._project(inside, turns=sight.turns)
+        mixed = block.attention.out_proj((block_weights @ values).transpose(1, 2).flatten(2))
+        fast = block.attention(inside, sight=sight)
+        torch.testing.assert_close(mixed[real], fast[real], atol=1e-5, rtol=1e-5)
+        x = block(x, sight=sight)
 
 
-def test_cache_gives_the_same_vectors_as_reading_at_once():
-    backbone = Backbone(small_settings(), vocab_size=VOCAB).eval()
-    ids = torch.randint(VOCAB, (1, 8))
+@every_family
+def test_cache_gives_the_same_vectors_as_reading_at_once(family):
+    backbone = small_backbone(family)
+    ids = random_ids(1, 8)
     cache = KeyValueCache(2)
     parts = [backbone(ids[:, :3], cache=cache)]
     parts += [backbone(ids[:, i : i + 1], cache=cache) for i in range(3, 8)]
     assert len(cache) == 8
-    torch.testing.assert_close(torch.cat(parts, dim=1), backbone(ids), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(torch.cat(parts, dim=1), backbone(ids), atol=1e-5, rtol=1e-5)
+
+
+def test_cache_reads_only_what_is_causal():
+    with pytest.raises(AssertionError, match="only a causal text"):
+        small_backbone(attention="bidirectional")(random_ids(1, 3), cache=KeyValueCache(2))
+
+
+def rotary_scores(*, query_at: int, key_at: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    query, key = torch.randn(2, 1, 3, 1, 4, generator=generator)
+    turns = rotary_positions(64, width=4)
+    here, there = (turns[:, None, None, place : place + 1] for place in (query_at, key_at))
+    return (turned(query, here) * turned(key, there)).sum(dim=-1)
+
+
+@pytest.mark.parametrize("distance", [0, 1, 9])
+def test_rotary_scores_depend_on_the_distance_only(distance):
+    expected = rotary_scores(query_at=distance, key_at=0)
+    for start in (1, 7, 50):
+        shifted = rotary_scores(query_at=start + distance, key_at=start)
+        torch.testing.assert_close(shifted, expected, atol=1e-5, rtol=0)
+    assert not torch.allclose(rotary_scores(query_at=distance + 1, key_at=0), expected, atol=1e-3)
+
+
+def test_rotary_positions_turn_pairs_and_keep_lengths():
+    cos, sin = rotary_positions(50, width=4)
+    torch.testing.assert_close(cos.square() + sin.square(), torch.ones(50, 2))
+    assert (cos[0].tolist(), sin[0].tolist()) == ([1, 1], [0, 0])
+    assert sin[7, 0].item() == pytest.approx(math.sin(7), abs=1e-6)
+    assert sin[7, 1].item() == pytest.approx(math.sin(7 / math.sqrt(160_000)), abs=1e-6)
+    x = torch.randn(2, 3, 50, 4)
+    turns = torch.stack([cos, sin])[:, None, None]
+    torch.testing.assert_close(turned(x, turns).norm(dim=-1), x.norm(dim=-1))
+    right_angle = torch.stack([torch.zeros(1, 2), torch.ones(1, 2)])[:, None, None]
+    assert turned(torch.tensor([[[[1.0, 2.0, 3.0, 4.0]]]]), right_angle).flatten().tolist() == [
+        *(-3.0, -4.0),
+        *(1.0, 2.0),
+    ]
+
+
+@both_attentions
+def test_modern_vectors_do_not_change_when_all_positions_shift(attention):
+    backbone = small_backbone("modern", attention=attention)
+    ids, real = random_ids(2, 5), torch.ones(2, 5, dtype=torch.bool)
+    sights = [
+        backbone.sight(real, is_causal=backbone.is_causal, places_BT=None, start=start)
+        for start in (0, 30)
+    ]
+    x = backbone.embed(ids)
+    ours, shifted = (backbone.blocks[1](x, sight=sight) for sight in sights)
+    assert not torch.equal(sights[0].turns, sights[1].turns)
+    torch.testing.assert_close(shifted, ours, atol=1e-4, rtol=0)
+
+
+def test_modern_normalises_everywhere_but_before_the_first_attention():
+    backbone = small_backbone("modern")
+    first, second = backbone.blocks
+    assert isinstance(first.norm1, nn.Identity)
+    assert isinstance(second.norm1, nn.LayerNorm)
+    assert isinstance(first.norm2, nn.LayerNorm)
+    gains = {name for name, _ in backbone.named_parameters() if "norm" in name}
+    assert gains == {
+        *("embedding_norm.weight", "final_norm.weight"),
+        *("blocks.0.norm2.weight", "blocks.1.norm1.weight", "blocks.1.norm2.weight"),
+    }
+    assert not [name for name, _ in backbone.named_parameters() if name.endswith("bias")]
+
+
+def test_modern_blocks_add_to_a_way_through_that_stays():
+    backbone = small_backbone("modern")
+    for block in backbone.blocks:
+        nn.init.zeros_(block.attention.out_proj.weight)
+        nn.init.zeros_(block.linear2.weight)
+    ids = random_ids(2, 5)
+    assert torch.equal(backbone(ids), backbone.final_norm(backbone.embed(ids)))
+
+
+def test_bert_reads_token_types():
+    backbone = small_backbone("bert", attention="bidirectional")
+    ids, first = random_ids(2, 5), torch.zeros(2, 5, dtype=torch.int64)
+    second = first.clone()
+    second[:, 3:] = 1
+    plain = backbone(ids)
+    assert torch.equal(backbone(ids, token_types_BT=first), plain)
+    changed = backbone(ids, token_types_BT=second)
+    assert ((changed - plain).abs().amax(dim=2) > 1e-4).all()
+
+
+def test_bert_learns_its_positions():
+    backbone = small_backbone("bert").train()
+    assert backbone.positions.weight.shape == (64, 12)
+    backbone(random_ids(2, 5))[:, -1].square().sum().backward()
+    rows = backbone.positions.weight.grad.abs().sum(dim=1)
+    assert (rows[:5] > 0).all()
+    assert (rows[5:] == 0).all()
+    for family in ("lab", "modern"):
+        assert not [name for name in small_backbone(family).state_dict() if "position" in name]
 
 
 def test_positions_follow_the_formula():
@@ -232,6 +457,22 @@ def test_positions_follow_the_formula():
     assert table[0].tolist() == [0.0, 1.0] * 6
     assert table[7, 4].item() == pytest.approx(math.sin(7 / 10000 ** (4 / 12)), abs=1e-6)
     assert table[7, 5].item() == pytest.approx(math.cos(7 / 10000 ** (4 / 12)), abs=1e-6)
+
+
+@pytest.mark.parametrize("family", ["bert", "modern"])
+def test_initial_weights_are_small_and_normal(family):
+    torch.manual_seed(0)
+    model = build_language_model(small_settings(family), vocab_size=997)
+    deviation = model.backbone.embedding.weight.std().item()
+    assert deviation == pytest.approx(0.02, rel=0.05)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            assert not parameter.any(), name
+        elif "norm" in name:
+            assert (parameter == 1).all(), name
+        else:
+            assert 0.01 < parameter.std() < 0.03, name
+    assert model.backbone.blocks[1].norm2.eps == 1e-5
 
 
 def test_initial_weights_are_the_labs():
@@ -260,6 +501,38 @@ def test_right_padding_is_recognised(real, expected):
     assert is_right_padded(torch.tensor(real, dtype=torch.bool)) is expected
 
 
-def test_causal_mask_lets_padding_see_itself_only():
-    mask = causal_mask(torch.tensor([[False, True, True]]))[0, 0]
-    assert mask.tolist() == [[True, False, False], [False, True, False], [False, True, True]]
+def test_attention_mask_lets_padding_be_read_by_itself_only():
+    real = torch.tensor([[False, True, True]])
+    causal, both = (attention_mask(real, is_causal=is_causal)[0, 0] for is_causal in (True, False))
+    assert causal.tolist() == [[True, False, False], [False, True, False], [False, True, True]]
+    assert both.tolist() == [[True, True, True], [False, True, True], [False, True, True]]
+
+
+def test_attention_mask_hides_other_documents():
+    real = torch.ones(1, 4, dtype=torch.bool)
+    segments = torch.tensor([[0, 0, 1, 1]])
+    for is_causal in (True, False):
+        mask = attention_mask(real, is_causal=is_causal, segments_BT=segments)[0, 0]
+        assert not mask[:2, 2:].any()
+        assert not mask[2:, :2].any()
+        assert mask[1, 0]
+        assert mask[2, 3] == (not is_causal)
+
+
+@both_attentions
+def test_sight_needs_a_mask_only_where_something_must_be_hidden(attention):
+    backbone = small_backbone("modern", attention=attention)
+    is_causal = attention == "causal"
+
+    def mask_of(real: list[int], segments: list[int] | None = None) -> torch.Tensor | None:
+        real_BT = torch.tensor([real], dtype=torch.bool)
+        segments_BT = None if segments is None else torch.tensor([segments])
+        places_BT = backbone.places(real_BT, segments_BT=segments_BT)
+        return backbone.sight(
+            real_BT, is_causal=is_causal, places_BT=places_BT, segments_BT=segments_BT
+        ).mask
+
+    assert mask_of([1, 1, 1]) is None
+    assert (mask_of([1, 1, 0]) is None) == is_causal
+    assert mask_of([0, 1, 1]) is not None
+    assert mask_of([1, 1, 1], [0, 1, 1]) is not None

@@ -5,7 +5,7 @@ import torch
 
 from regraft.config import ModelSettings, TrainSettings
 from regraft.heads import Model, build_language_model
-from regraft.optim import build_optimizer, learning_rate, orthogonal
+from regraft.optim import build_optimizer, learning_rate, orthogonal, rising_steps
 
 
 def rates(settings: TrainSettings, total_steps: int | None) -> list[float]:
@@ -40,6 +40,19 @@ def test_learning_rate_stays_at_its_peak_until_the_decay():
     settings = TrainSettings(lr=1.0, warmup_steps=2, schedule="linear")
     values = [rate(step, settings, 10, decay_from=6) for step in range(10)]
     assert values == [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25]
+
+
+def test_short_run_reaches_the_peak_of_its_rate():
+    settings = TrainSettings(lr=1.0, warmup_steps=50, schedule="linear")
+    rising = rising_steps(settings, total_steps=10)
+    assert rising == 5
+    rates = [
+        learning_rate(step, settings=settings, decay_from=rising, total_steps=10)
+        for step in range(10)
+    ]
+    assert max(rates) == rates[4] == rates[5] == 1.0
+    assert rates[-1] == pytest.approx(0.2)
+    assert rising_steps(settings, total_steps=None) == 50
 
 
 def test_learning_rate_without_warmup_starts_at_its_peak():

@@ -6,6 +6,7 @@ import torch
 
 from regraft.batches import Batch
 from regraft.config import ModelSettings
+from regraft.corruption import Moment
 from regraft.heads import build_language_model
 from regraft.objectives import causal
 from regraft.parallel import World, build_runner, is_sharded, joined, num_restarts, whole, world
@@ -48,9 +49,10 @@ def test_runner_computes_the_objective():
     model = build_language_model(settings, vocab_size=17).eval()
     ids = torch.tensor([[0, 3, 5, 2]])
     batch = Batch(ids, torch.ones_like(ids, dtype=torch.bool), torch.tensor([[3, 5, 2, 4]]))
+    moment = Moment(seed=0, step=0, rows=np.arange(1), done=0.0)
     for parallel in ("ddp", "fsdp"):
-        loss_sum = build_runner(model, parallel=parallel)(causal, batch)
-        assert torch.equal(loss_sum.total, causal(model, batch).total)
+        loss_sum = build_runner(model, parallel=parallel)(causal, batch, moment)
+        assert torch.equal(loss_sum.total, causal(model, batch, moment).total)
         assert loss_sum.count == 4
 
 

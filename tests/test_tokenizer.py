@@ -1,16 +1,17 @@
 """Tokenizers: any text comes back, special ids stay special, the lab's ids are the lab's ids."""
 
-import io
+import itertools
 import json
 import pickle
 import subprocess
 import sys
-import warnings
+import unicodedata
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_sentencepiece import train_sentencepiece
 
 from regraft import tokenizer as tokenizer_module
 from regraft.config import TokenizerSettings
@@ -22,6 +23,7 @@ from regraft.tokenizer import (
     Tokenizer,
     load_lab_tokenizer,
     load_tokenizer,
+    numbered_tokenizer,
     train_tokenizer,
 )
 
@@ -93,6 +95,11 @@ def test_special_tokens_in_a_text_are_text(tokenizer, name):
         assert tokenizer.decode(ids) == text
 
 
+def test_special_ids_are_those_without_text(tokenizer):
+    assert tokenizer.special_ids == frozenset(range(len(SPECIAL_TOKENS)))
+    assert tokenizer.special_ids.isdisjoint(tokenizer.encode(" ".join([*TEXTS, *SPECIAL_TOKENS])))
+
+
 def test_decode_skips_special_ids(tokenizer):
     ids = tokenizer.encode("le héros")
     framed = [tokenizer.start_id, *ids, tokenizer.end_id, tokenizer.pad_id]
@@ -115,6 +122,87 @@ def test_tokens_are_readable(tokenizers_by_kind):
     assert "".join(bpe.tokens(bpe.encode("le héros déçoit"))) == "le▁héros▁déçoit"
     assert bpe.tokens(bpe.encode("\n")) == ["\\n"]
     assert bpe.tokens(bpe.encode("☃")) == ["<E2>", "<98>", "<83>"]
+
+
+def is_of_word(character: str) -> bool:
+    return character.isalnum() or unicodedata.category(character).startswith("M")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *TEXTS[::9],
+        "déçu, l'œil été2023 e\u0301te\u0301 naïvement",
+        "中文字符 हिन्दी 👨\u200d👩\u200d👧 x👍y",
+        "tabs\tand\nlines--dashes_under",
+    ],
+)
+def test_word_joints_are_where_the_text_has_them(tokenizer, text):
+    continues, can_be_continued = tokenizer.word_joints()
+    encoding = tokenizer._inner.encode(text, add_special_tokens=False)
+    # The library's own offsets judge, in characters; several tokens may be parts of one.
+    for (one, (_, stop)), (other, (start, _)) in itertools.pairwise(
+        zip(encoding.ids, encoding.offsets, strict=True)
+    ):
+        found = bool(can_be_continued[one] and continues[other])
+        is_inside_character = start < stop
+        if is_inside_character or (is_of_word(text[stop - 1]) and is_of_word(text[start])):
+            assert found
+        # Some bytes of a character do not say which: they are taken for a letter's.
+        elif "\ufffd" not in tokenizer.decode([one]) + tokenizer.decode([other]):
+            assert not found
+
+
+def test_word_joints_never_cross_a_special_token(tokenizer):
+    continues, can_be_continued = tokenizer.word_joints()
+    special = sorted(tokenizer.special_ids)
+    assert not continues[special].any()
+    assert not can_be_continued[special].any()
+    assert len(continues) == len(can_be_continued) == tokenizer.vocab_size
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Fin.", True),
+        ("Quoi ?", True),
+        ("Non !", True),
+        ("Ah…", True),
+        ("Une ligne\n", True),
+        ("Une virgule,", False),
+        ("le héros", False),
+    ],
+)
+def test_sentence_ends_are_marks_and_newlines(tokenizers_by_kind, text, expected):
+    bpe = tokenizers_by_kind["bpe"]
+    # The mark may be several tokens of one byte each, none of which is a character.
+    if "…" not in text or len(bpe.encode("…")) == 1:
+        assert bpe.sentence_ends()[bpe.encode(text)[-1]] == expected
+
+
+def test_sentence_ends_look_behind_closing_quotes():
+    texts = ["« Il dit: assez.» (Puis rien.) Elle: 'non!'"] * 9
+    bpe = trained("bpe", size=400, texts=texts)
+    ends = bpe.sentence_ends()
+    closed = [
+        number
+        for number, token in enumerate(bpe.tokens(range(400)[: bpe.vocab_size]))
+        if token in (".»", ".)", "!'")
+    ]
+    assert len(closed) == 3
+    assert ends[closed].all()
+    assert not ends[sorted(bpe.special_ids)].any()
+
+
+def test_numbered_tokenizer_has_the_size_asked_for():
+    numbered = numbered_tokenizer(40)
+    assert numbered.vocab_size == 40
+    assert numbered.tokens(range(6)) == list(SPECIAL_TOKENS)
+    assert numbered.special_ids == frozenset(range(6))
+    assert (numbered.mask_id, numbered.separator_id) == (4, 5)
+    # Every number is a word of its own.
+    assert not numbered.word_joints()[0].any()
+    assert not numbered.sentence_ends().any()
 
 
 def test_frequent_words_are_single_tokens(tokenizers_by_kind):
@@ -256,28 +344,11 @@ def test_module_loads_no_torch():
 # The lab: SentencePiece itself is the judge.
 
 
-def train_sentencepiece(path: Path, *, kind: str, size: int, **options: object):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its generated bindings warn on import
-        import sentencepiece
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXTS),
-        model_writer=model,
-        model_type=kind,
-        vocab_size=size,
-        minloglevel=2,
-        hard_vocab_limit=False,
-        **options,
-    )
-    path.write_bytes(model.getvalue())
-    return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-
-
-def write_lab(folder: Path, *, kind: str = "bpe", size: int = 150, **options: object):
+def write_lab(folder: Path, **options: object):
     """The lab's two files, and SentencePiece as the oracle."""
     model_path = folder / "sentencepiece.test.model"
-    oracle = train_sentencepiece(model_path, kind=kind, size=size, **options)
+    oracle = train_sentencepiece(TEXTS, **options)
+    model_path.write_bytes(oracle.serialized_model_proto())
     pieces = [oracle.id_to_piece(rank) for rank in range(3, oracle.get_piece_size())]
     lines = "".join(f"{piece} 1\n" for piece in pieces)
     (folder / "dict.txt").write_text(lines, encoding="utf-8")
@@ -361,29 +432,6 @@ def test_lab_tokenizer_lives_in_one_file_afterwards(lab, tmp_path):
     assert again.fingerprint == tokenizer.fingerprint
     assert again.encode_batch(LAB_TEXTS) == tokenizer.encode_batch(LAB_TEXTS)
     assert json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "problem"),
-    [
-        ("unigram", {}, "another type than BPE"),
-        ("bpe", {"user_defined_symbols": ["<br>"]}, "user-defined symbols"),
-        ("bpe", {"byte_fallback": True, "size": 400}, "byte fallback"),
-    ],
-)
-def test_lab_refuses_other_models(tmp_path, kind, options, problem):
-    write_lab(tmp_path, kind=kind, **options)
-    with pytest.raises(DataError, match=problem):
-        load_tokenizer(tmp_path)
-
-
-def test_lab_refuses_a_model_that_is_none(lab, tmp_path):
-    folder, _ = lab
-    whole = (folder / "sentencepiece.test.model").read_bytes()
-    for content in (b"", b"not a model", whole[: len(whole) // 2], b"\xff" * 40):
-        (tmp_path / "broken.model").write_bytes(content)
-        with pytest.raises(DataError, match=r"broken.model is not a SentencePiece model"):
-            load_lab_tokenizer(folder / "dict.txt", sentencepiece_path=tmp_path / "broken.model")
 
 
 def test_lab_refuses_a_vocabulary_of_another_model(lab, tmp_path):

@@ -121,7 +121,7 @@ class DocumentRows:
 
 
 class ExampleRows:
-    """One labelled text a row: start token, then the text, cut to length."""
+    """One labelled text a row, cut to length, with what the tokenizer puts around it."""
 
     def __init__(
         self,
@@ -133,10 +133,12 @@ class ExampleRows:
     ) -> None:
         assert len(texts) == len(targets)
         self._pad_id = tokenizer.pad_id
-        full = [[tokenizer.start_id, *ids] for ids in tokenizer.encode_batch(texts)]
-        self._ids = [np.array(ids[: data.max_length], dtype=np.int64) for ids in full]
+        encoded = tokenizer.encode_batch(texts)
+        rows = [tokenizer.framed(ids, max_length=data.max_length) for ids in encoded]
+        self._ids = [np.array(row, dtype=np.int64) for row in rows]
         self.targets = np.array(targets, dtype=np.int64)
-        self.num_cut = sum(len(ids) > data.max_length for ids in full)
+        room = data.max_length - tokenizer.num_framing
+        self.num_cut = sum(len(ids) > room for ids in encoded)
         self.lengths = np.array([len(ids) for ids in self._ids], dtype=np.int64)
 
     def batch(self, numbers: NDArray[np.int64]) -> Batch:

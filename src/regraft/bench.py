@@ -121,6 +121,7 @@ def _speed(name: str, *, settings: Settings, limit: float, seconds: float) -> Sp
         vocab_size=vocab_size,
         max_length=settings.data.max_length,
         batch_size=train.batch_size,
+        objective=settings.objective,
     )
     # The first step touches memory for the first time.
     tokens_per_second = float(np.median([record.tokens_per_second for record in records[1:]]))
@@ -141,12 +142,13 @@ def random_rows(vocab_size: int, *, settings: Settings) -> Rows:
     """Four batches of tokens drawn at random: as hard to compute with as any others."""
     tokenizer = numbered_tokenizer(vocab_size)
     num_rows = settings.train.batch_size * 4
-    # Documents as long as a row, framed by a start and an end.
-    shape = (num_rows + 1, settings.data.max_length)
+    # Documents framed by a start and an end, as long as just fits a row of pairs, which has one
+    # special token more: a longer one would be cut into two halves.
+    shape = (2 * num_rows, settings.data.max_length - 1)
     num_special = len(tokenizer.special_ids)
     ids = np.random.default_rng(0).integers(num_special, vocab_size, size=shape, dtype=np.uint32)
     ids[:, 0], ids[:, -1] = tokenizer.start_id, tokenizer.end_id
-    offsets = np.arange(num_rows + 2) * settings.data.max_length
+    offsets = np.arange(len(ids) + 1) * ids.shape[1]
     store = TokenStore.from_arrays(ids.flatten(), offsets, num_bytes=ids.size)
     return pretraining_rows(store, tokenizer=tokenizer, settings=settings)
 

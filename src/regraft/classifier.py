@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
+from regraft.bases import read_base_settings
 from regraft.batches import ExampleRows, example_rows
 from regraft.config import Settings, resolve
 from regraft.errors import ConfigError, DataError, RegraftError
@@ -27,7 +28,7 @@ from regraft.finetune import (
     train_classifier,
 )
 from regraft.heads import Model
-from regraft.runfolder import RunFolder, RunInfo, load_run, read_settings
+from regraft.runfolder import BEFORE_RUN_JSON, RunFolder, RunInfo, load_run
 from regraft.runtime import SILENT, Progress
 from regraft.text import Example, check_trainable, labels_of, split_examples
 from regraft.tokenizer import Tokenizer
@@ -36,9 +37,10 @@ from regraft.tokenizer import Tokenizer
 class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier of texts, grafted onto a base or trained from scratch.
 
-    base: run folder of a language model, or None for scratch. preset, size: as on the command line
-    (without a preset, the base's own). epochs: passes over the data. seed: of head, order and
-    dropout. settings: more of them by name, such as {"train.lr": 3e-4}.
+    base: run folder of a language model, Hugging Face folder, checkpoint of the lab, or None for
+    scratch. preset, size: as on the command line (without a preset, the base's own). epochs: passes
+    over the data. seed: of head, order and dropout. settings: more of them by name, such as
+    {"train.lr": 3e-4}.
 
     Labels may be strings or numbers; `classes_` holds them as they were given.
     """
@@ -156,7 +158,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             folder.finish(info, model=self.model_)
         except RegraftError:
             # There is no training to resume: a folder without its weights would only be in the way.
-            for name in ("run.json", "config.json", "tokenizer.json", "model.safetensors"):
+            for name in ("run.json", *BEFORE_RUN_JSON, "model.safetensors"):
                 (folder.run_dir / name).unlink(missing_ok=True)
             if is_new and folder.run_dir.exists():
                 folder.run_dir.rmdir()
@@ -193,7 +195,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             preset=self.preset,
             size=self.size,
             overrides=overrides,
-            base=None if self.base is None else read_settings(Path(self.base)),
+            base=None if self.base is None else read_base_settings(Path(self.base)),
         )
         if self.base is not None:
             return start_from_base(Path(self.base), settings=settings)

@@ -26,9 +26,10 @@ from regraft.arms import (
     task_facts,
     train_arms,
 )
+from regraft.bases import read_base_settings
 from regraft.batches import example_rows
 from regraft.config import ARMS, Settings, resolve, settings_to_dict
-from regraft.errors import ConfigError, RunFolderError
+from regraft.errors import ConfigError, DataError, RunFolderError
 from regraft.evaluate import class_probabilities, cut_share
 from regraft.finetune import examples_fingerprint, load_splits, start_from_base
 from regraft.metrics import (
@@ -42,7 +43,6 @@ from regraft.metrics import (
     mcnemar_test,
     paired_permutation_test,
 )
-from regraft.runfolder import read_settings
 from regraft.runtime import SILENT, Progress, environment
 from regraft.text import (
     Example,
@@ -195,7 +195,7 @@ def compare(
             _check_out(out_dir, resume=resume)
         # Only that it can be read: what it holds stays sealed until every arm is trained.
         check_readable(Path(test))
-        settings = settings or resolve("finetune", base=read_settings(Path(base)))
+        settings = settings or resolve("finetune", base=read_base_settings(Path(base)))
         _check_budget(settings)
         start = start_from_base(Path(base), settings=settings)
         settings = start.settings
@@ -224,6 +224,12 @@ def compare(
     leaks = find_leaks([[*task.train, *task.valid], test_examples], progress=progress)
     leaked = {(leak.source, leak.row) for leak in leaks}
     clean_N = np.array([(e.source, e.row) not in leaked for e in test_examples])
+    if not clean_N.any():
+        raise DataError(
+            f"Every example of {test} is also in train or valid, exactly or nearly.",
+            "A test on what was learned by heart shows nothing.",
+            remedy="Give another --test; with --resume the trained runs are used again.",
+        )
     targets_N = task.labels.targets(test_examples)
     summaries = tuple(
         _summary(name, arm_runs, targets_N=targets_N, clean_N=clean_N, num_classes=len(task.labels))

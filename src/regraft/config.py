@@ -37,11 +37,11 @@ class ModelSettings(_Section):
     """The shape of the backbone. The vocabulary is not here: it flows from the tokenizer."""
 
     family: Annotated[
-        Literal["lab", "bert", "modern"],
+        Literal["lab", "bert", "modern", "foreign"],
         Doc(
             "Kind of block: `lab` is post-norm, ReLU, sinusoidal positions; `bert` is post-norm, "
             "GELU, learned positions, token types; `modern` is pre-norm, GeGLU, rotary positions, "
-            "no biases."
+            "no biases; `foreign` is what a Hugging Face folder says, and comes as a base only."
         ),
     ] = "lab"
     attention: Annotated[
@@ -74,6 +74,12 @@ class ModelSettings(_Section):
         Doc("Dropout on the attention weights; above 0 it closes the fast attention path."),
     ] = 0.5
     max_positions: Annotated[int, Ge(8), Doc("Longest sequence the positions are made for.")] = 5000
+    architecture: Annotated[
+        dict[str, Any] | None,
+        Doc(
+            "Configuration of a `foreign` model, from which it is built again; the base brings it."
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,6 +287,11 @@ PRESETS: dict[str, dict[Recipe, dict[str, dict[str, Any]]]] = {
         "finetune": {**_MODERN, "train": _SMALL_DATA},
     },
 }
+# Where fine-tuning of a foreign base starts: a base that learned for long moves in small steps. It
+# is no preset to choose, for without a base there is nothing to build.
+FOREIGN_PRESET: dict[str, dict[Recipe, dict[str, dict[str, Any]]]] = {
+    "foreign": {"finetune": {"train": {**_SMALL_DATA, "lr": 5e-5, "epochs": 4}}}
+}
 PRESET_HELP = {
     "lab": "the founding exercise exactly: V 50,001, d 200, 4 layers, 2 heads, dropout 0.5, causal",
     "bert": "BERT's block and objective, sized for two cores",
@@ -325,16 +336,19 @@ def resolve(
     file_values = _read_toml(config_path) if config_path else {}
     named = file_values.pop("preset", base.preset if base else DEFAULT_PRESET)
     preset = named if preset is None else preset
-    if not isinstance(preset, str) or preset not in PRESETS:
+    is_foreign = base is not None and base.model.family == "foreign"
+    presets = {**PRESETS, **FOREIGN_PRESET} if is_foreign else PRESETS
+    if not isinstance(preset, str) or preset not in presets:
         raise ConfigError(
             f"There is no preset {preset!r}.",
-            f"Presets are {_names(PRESETS)}.",
-            remedy=_nearest(str(preset), PRESETS),
+            f"Presets are {_names(presets)}.",
+            remedy=_nearest(str(preset), presets),
         )
     values: dict[str, Any] = {"preset": preset}
-    _merge(values, PRESETS[preset][recipe])
+    _merge(values, presets[preset][recipe])
     if base is not None:
         _merge(values, _held_by(base))
+        _merge(values, _suggested_by(base) if is_foreign else {})
     _merge(values, file_values)
     if size is not None:
         if size == "auto":
@@ -439,6 +453,8 @@ def _type_name(hint: Any) -> str:
         return _type_name(get_args(hint)[0])
     if get_origin(hint) is Literal:
         return " \\| ".join(str(value) for value in get_args(hint))
+    if get_origin(hint) is dict:
+        return "table"
     if get_args(hint):
         return " \\| ".join(_type_name(part) for part in get_args(hint))
     return "none" if hint is type(None) else hint.__name__
@@ -499,6 +515,16 @@ def _held_by(base: Settings) -> dict[str, dict[str, Any]]:
     return {"model": model, "objective": values["objective"], "tokenizer": values["tokenizer"]}
 
 
+def _suggested_by(base: Settings) -> dict[str, dict[str, Any]]:
+    """What a foreign base brings and fine-tuning may change; our own leave it to the preset."""
+    model = {"dropout": base.model.dropout, "attention_dropout": base.model.attention_dropout}
+    return {
+        "model": model,
+        "head": {"pooling": base.head.pooling},
+        "data": {"max_length": base.data.max_length},
+    }
+
+
 def _validated(
     values: dict[str, Any], problems: list[str], *, base: Settings | None = None
 ) -> Settings:
@@ -536,9 +562,14 @@ def _derived(settings: Settings) -> Settings:
 
 
 def _with_none(value: Any) -> Any:
-    """`none` switches off what a preset switched on; neither TOML nor `--set` has a null."""
+    """`none` switches off what a preset switched on; neither TOML nor `--set` has a null.
+
+    What a foreign model means by its words is its own affair.
+    """
     if isinstance(value, Mapping):
-        return {key: _with_none(part) for key, part in value.items()}
+        return {
+            key: part if key == "architecture" else _with_none(part) for key, part in value.items()
+        }
     return None if isinstance(value, str) and value.lower() == "none" else value
 
 
@@ -553,7 +584,14 @@ def _changes_of(base: Settings, settings: Settings) -> Iterator[str]:
 
 def _contradictions(settings: Settings) -> Iterator[str]:
     model, train = settings.model, settings.train
-    if model.width % model.num_heads:
+    if model.family == "foreign" and model.architecture is None:
+        yield (
+            "model.family: foreign is a Hugging Face folder as --base of finetune or compare, and "
+            "cannot be built from settings"
+        )
+    if model.family != "foreign" and model.architecture is not None:
+        yield f"model.architecture: the {model.family} family has none; a foreign base brings it"
+    if model.family != "foreign" and model.width % model.num_heads:
         yield f"model.num_heads: {model.num_heads} does not divide model.width {model.width}"
     if model.family == "lab" and model.width % 2:
         yield f"model.width: {model.width} is odd; sinusoidal positions come in pairs"

@@ -42,16 +42,18 @@ class Moment:
 
     def uniform(self, length: int, *, stream: str) -> Float[Tensor, "B T"]:
         """Numbers from [0, 1) for each row; a longer row has the same ones at its beginning."""
-        key = self._key(stream)
+        # A list would become floats, and keys beyond 2**53 would be rounded.
+        keys = [np.array([self._key(stream), row], dtype=np.uint64) for row in self.rows.tolist()]
         rows = [
-            np.random.Generator(np.random.Philox(key=[key, row])).random(length, dtype=np.float32)
-            for row in self.rows.tolist()
+            np.random.Generator(np.random.Philox(key=key)).random(length, dtype=np.float32)
+            for key in keys
         ]
         return torch.from_numpy(np.stack(rows))
 
     def chance(self, *, stream: str) -> float:
         """One number from [0, 1) for the whole step."""
-        return self._key(stream) / 2**64
+        # 53 bits are what a float holds: more would be rounded, and up to 1.
+        return (self._key(stream) >> 11) / 2**53
 
     def _key(self, stream: str) -> int:
         digest = hashlib.sha256(f"{self.seed}:{self.step}:{stream}".encode()).digest()
@@ -103,25 +105,25 @@ class Corruption:
         length = ids_BT.shape[1]
         maskable_BT = real_BT & self.is_ordinary_V[ids_BT]
         begins_BT = self._begins(ids_BT, moment=moment)
-        # The number that a unit's first token drew decides for all of it.
+        # The first token of a unit speaks for all of it: its column, the number it drew.
         columns_T = torch.arange(length)
         first_BT = columns_T.where(begins_BT, 0).cummax(dim=1).values
         draw_BT = moment.uniform(length, stream="what is hidden").gather(1, first_BT)
-        draw_BT = draw_BT.masked_fill(~maskable_BT, 2.0)
-        order_BT = draw_BT.argsort(dim=1, stable=True)
+        size_BT = torch.zeros_like(first_BT).scatter_add_(1, first_BT, maskable_BT.long())
+        size_BT = size_BT.gather(1, first_BT)
 
         # Rows shorter than one target a rate would have none: one token at least.
         wanted_B1 = (maskable_BT.sum(dim=1, keepdim=True) * self.rate(moment)).round().clamp(min=1)
-        ranked_draw_BT = draw_BT.gather(1, order_BT)
-        new_unit_BT = ranked_draw_BT.diff(dim=1, prepend=torch.full_like(draw_BT[:, :1], -1)) != 0
-        unit_start_BT = columns_T.where(new_unit_BT, 0).cummax(dim=1).values
-        size_BT = torch.zeros_like(order_BT).scatter_add_(
-            1, unit_start_BT, torch.ones_like(order_BT)
-        )
-        size_BT = size_BT.gather(1, unit_start_BT)
-        # The unit that crosses the line is hidden if more than half of it lies before the line.
-        is_hidden_BT = unit_start_BT + size_BT / 2 <= wanted_B1
-        is_hidden_BT |= unit_start_BT == 0
+        # A unit of more than twice that comes last: alone it would hide far too much.
+        is_long_BT = size_BT > 2 * wanted_B1
+        order_BT = (draw_BT + is_long_BT).masked_fill(~maskable_BT, 3.0).argsort(dim=1, stable=True)
+        ranked_BT = first_BT.gather(1, order_BT)
+        new_unit_BT = ranked_BT.diff(dim=1, prepend=torch.full_like(ranked_BT[:, :1], -1)) != 0
+        start_BT = columns_T.where(new_unit_BT, 0).cummax(dim=1).values
+        # The unit that crosses the line is hidden if half of it or more lies before the line.
+        is_hidden_BT = start_BT + size_BT.gather(1, order_BT) / 2 <= wanted_B1
+        # Of a long one, a part: where nothing is written between words, a whole text is a word.
+        is_hidden_BT |= is_long_BT.gather(1, order_BT) & (columns_T < wanted_B1)
         chosen_BT = torch.zeros_like(maskable_BT).scatter(1, order_BT, is_hidden_BT)
         return chosen_BT & maskable_BT
 

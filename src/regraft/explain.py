@@ -1,29 +1,58 @@
 """What a model looks at: masks, positions and attention weights, as arrays and as pictures.
 
 Comes in: a run folder and a text, or lengths. Goes out: numpy arrays and matplotlib Figures, kept
-apart: a picture is drawn from arrays alone and touches no global state of matplotlib.
+apart: a picture is drawn from arrays alone and touches no global state of matplotlib. Arrays come
+from the functions that the backbone itself uses.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
+
+from regraft.errors import ConfigError
 
 if TYPE_CHECKING:
     import matplotlib.figure
 
 # From light to dark, and readable for the colour-blind.
 _COLOURS = "YlGnBu"
-_FUTURE = "#e9e9ec"
+_HIDDEN = "#e9e9ec"
+_FAINT_INK = "#8a8d94"
 _INK = "#22252b"
+_PADDING: dict[str, Any] = {
+    "facecolor": "white",
+    "edgecolor": _FAINT_INK,
+    "hatch": "////",
+    "linewidth": 0,
+}
 _CURVES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 _MAX_TOKEN_LENGTH = 14
 # Of a longer text every k-th token is named, so that the names stay readable.
 _MAX_TOKEN_LABELS = 64
+# A mask of more positions has no room for what is written in its cells.
+_MAX_WRITTEN = 24
+# Weights above this quantile are shown alike: a few that are near 1 would make all others pale.
+_DARKEST_QUANTILE = 0.995
+
+
+@dataclass(frozen=True)
+class Mask:
+    """One row of a batch: who (rows of `allowed`) may read whom (columns), and what is there.
+
+    `places` are the positions as the model counts them: each document begins at 0.
+    """
+
+    allowed: Bool[np.ndarray, "T T"]
+    real: Bool[np.ndarray, " T"]
+    documents: Int[np.ndarray, " T"]
+    places: Int[np.ndarray, " T"]
+    is_causal: bool
 
 
 @dataclass(frozen=True)
@@ -35,11 +64,87 @@ class Attention:
     num_cut: int
 
 
+def mask_of(length: int, *, is_causal: bool, num_padding: int = 0, num_documents: int = 1) -> Mask:
+    """The mask of a row that ends in padding and holds some documents, isolated from each other."""
+    import torch
+
+    from regraft.model import attention_mask, places_in_document
+
+    num_real = length - num_padding
+    if num_documents > num_real:
+        raise ConfigError(
+            f"{num_padding} of {length} positions are padding: {num_real} are left for "
+            f"{num_documents} document{'s' if num_documents > 1 else ''}.",
+            "Every document has at least one token.",
+            remedy="Raise --length, or take less --padding or --packed.",
+        )
+    parts = np.array_split(np.arange(num_real), num_documents)
+    documents = np.repeat(np.arange(num_documents), [len(part) for part in parts])
+    documents = np.concatenate([documents, np.full(num_padding, num_documents - 1)])
+    real_BT = torch.arange(length).unsqueeze(0) < num_real
+    segments_BT = torch.from_numpy(documents).unsqueeze(0)
+    allowed = attention_mask(real_BT, is_causal=is_causal, segments_BT=segments_BT)
+    places_BT = places_in_document(real_BT, segments_BT=segments_BT)
+    return Mask(
+        allowed=allowed[0, 0].numpy(),
+        real=real_BT[0].numpy(),
+        documents=documents,
+        places=places_BT[0].numpy(),
+        is_causal=is_causal,
+    )
+
+
 def sinusoids(length: int, *, width: int) -> Float[np.ndarray, "T D"]:
-    """The positions the backbone adds to the embedding, as it computes them."""
+    """The positions that the lab's backbone adds to the embedding."""
     from regraft.model import sinusoidal_positions
 
     return sinusoidal_positions(length, width=width).numpy()
+
+
+def rotary_angles(length: int, *, width: int) -> Float[np.ndarray, "T half"]:
+    """By how much each pair of a head's columns is turned at each position, from 0 to 2 pi."""
+    from regraft.model import rotary_positions
+
+    cos, sin = rotary_positions(length, width=width).numpy()
+    angles: Float[np.ndarray, "T half"] = np.arctan2(sin, cos) % (2 * np.pi)
+    return angles
+
+
+def rotary_products(length: int, *, width: int, num_vectors: int = 200) -> Float[np.ndarray, "N T"]:
+    """Random queries, each with a key equal to it but for its distance; 1 at distance 0."""
+    import torch
+
+    from regraft.model import rotary_positions, turned
+
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.randn(1, num_vectors, 1, width, generator=generator)
+    turns = rotary_positions(length, width=width)[:, None, None]
+    keys = turned(vectors.expand(-1, -1, length, -1), turns)
+    products = (vectors * keys).sum(dim=-1) / vectors.square().sum(dim=-1)
+    return products[0].numpy()
+
+
+def learned_positions(
+    run_dir: str | Path, *, length: int | None = None
+) -> Float[np.ndarray, "T D"]:
+    """The vectors that a bert run has learned for its positions, those that it was trained on."""
+    from regraft.model import Backbone
+    from regraft.runfolder import load_run
+
+    run = load_run(Path(run_dir))
+    backbone, longest = run.model.backbone, run.settings.model.max_positions
+    if run.settings.model.family != "bert" or not isinstance(backbone, Backbone):
+        raise ConfigError(
+            f"{run_dir} is of the {run.settings.model.family} family.",
+            "Only the bert family learns its positions here.",
+            remedy="Take a run of the bert family.",
+        )
+    length = run.settings.data.max_length if length is None else length
+    if length > longest:
+        raise ConfigError(
+            f"{run_dir} has {longest:,} positions, not {length:,}.", remedy="Lower --length."
+        )
+    return backbone.positions.weight[:length].detach().numpy()
 
 
 def attention_of(run_dir: str | Path, text: str) -> Attention:
@@ -49,40 +154,66 @@ def attention_of(run_dir: str | Path, text: str) -> Attention:
     from regraft.runfolder import load_run
 
     run = load_run(Path(run_dir))
-    ids = [run.tokenizer.start_id, *run.tokenizer.encode(text)]
-    kept = ids[: run.settings.data.max_length]
-    weights_LBHTT = run.model.backbone.attention_weights(torch.tensor([kept]))
-    return Attention(
-        weights_LBHTT[:, 0].numpy(), run.tokenizer.tokens(kept), num_cut=len(ids) - len(kept)
-    )
+    ids = run.tokenizer.encode(text)
+    read = run.tokenizer.framed(ids, max_length=run.settings.data.max_length)
+    weights_LBHTT = run.model.backbone.attention_weights(torch.tensor([read]))
+    num_cut = max(len(ids) + run.tokenizer.num_framing - len(read), 0)
+    return Attention(weights_LBHTT[:, 0].numpy(), run.tokenizer.tokens(read), num_cut=num_cut)
 
 
-def mask_picture(length: int = 16) -> "matplotlib.figure.Figure":
-    """The square mask: which positions (columns) a position (row) may read."""
-    from matplotlib.colors import ListedColormap
-
-    from regraft.model import square_mask
-
-    hidden_TT = ~square_mask(length).numpy()
+def mask_picture(mask: Mask) -> "matplotlib.figure.Figure":
+    """Which positions (columns) a position (row) may read, and why it may not read the others."""
+    length = len(mask.real)
     side = float(np.clip(0.36 * length, 4.0, 9.0))
-    figure = _figure((side, side + 0.1))
+    figure = _figure((side, side + 0.5))
     axes = figure.add_subplot()
-    axes.imshow(hidden_TT, cmap=ListedColormap([_CURVES[0], _FUTURE]), vmin=0, vmax=1)
-    if length <= 24:
-        for row in range(length):
-            for column in range(length):
-                text, colour = (
-                    ("\N{MINUS SIGN}∞", "#8a8d94") if hidden_TT[row, column] else ("0", "white")
-                )
-                axes.text(column, row, text, color=colour, ha="center", va="center", fontsize=7.5)
-    _draw_cell_lines(axes, length)
+    _draw_mask(axes, mask, written=length <= _MAX_WRITTEN)
     axes.set_xlabel("position that is read")
     axes.set_ylabel("position that reads")
-    figure.suptitle("The square mask: no position reads its future", fontsize=12, color=_INK)
+    _add_mask_legend(figure, has_padding=not mask.real.all())
+    figure.suptitle(mask_title(mask), fontsize=12, color=_INK)
     return figure
 
 
-def positions_picture(*, width: int = 200, length: int = 128) -> "matplotlib.figure.Figure":
+def masks_picture(length: int = 12) -> "matplotlib.figure.Figure":
+    """Causal and bidirectional, each for one text, a padded one, and documents packed in a row."""
+    num_documents = min(3, length)
+    kinds: dict[str, dict[str, int]] = {
+        "one text": {},
+        "a text and its padding": {"num_padding": length // 4},
+        f"{num_documents} documents in a row": {"num_documents": num_documents},
+    }
+    figure = _figure((11.0, 8.6))
+    grid = figure.subplots(2, 3, squeeze=False)
+    for row, is_causal in enumerate((True, False)):
+        for column, (name, what) in enumerate(kinds.items()):
+            axes = grid[row, column]
+            _draw_mask(axes, mask_of(length, is_causal=is_causal, **what), written=False)
+            side = "causal" if is_causal else "bidirectional"
+            axes.set_title(f"{side}: {name}", fontsize=10, color=_INK)
+            if row == 1:
+                axes.set_xlabel("position that is read", fontsize=9)
+            if column == 0:
+                axes.set_ylabel("position that reads", fontsize=9)
+    _add_mask_legend(figure, has_padding=True)
+    figure.suptitle("Who reads whom", fontsize=12, color=_INK)
+    return figure
+
+
+def mask_title(mask: Mask) -> str:
+    """What a mask does, in words."""
+    first = "The square mask: no position reads its future"
+    if not mask.is_causal:
+        first = "Both sides: a position reads what is before and behind it"
+    more = []
+    if mask.documents.any():
+        more.append("documents do not read each other")
+    if not mask.real.all():
+        more.append("nobody reads padding")
+    return first + ("\n" + " and ".join(more) if more else "")
+
+
+def sinusoids_picture(*, width: int = 200, length: int = 128) -> "matplotlib.figure.Figure":
     """The sinusoidal positions as a heat map, and a few of their dimensions as curves."""
     table_TD = sinusoids(length, width=width)
     figure = _figure((7.6, 7.2))
@@ -102,9 +233,7 @@ def positions_picture(*, width: int = 200, length: int = 128) -> "matplotlib.fig
     bottom.set_xlabel("position")
     bottom.set_ylabel("value")
     bottom.set_ylim(-1.1, 1.1)
-    bottom.set_xlim(0, max(1, length - 1))
-    bottom.grid(color="#e3e4e8", linewidth=0.7)
-    bottom.spines[["top", "right"]].set_visible(False)
+    _plain_axes(bottom, length=length)
     bottom.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, frameon=False, fontsize=9)
     figure.suptitle(
         f"Sinusoidal positions: {length} positions, width {width}", fontsize=12, color=_INK
@@ -112,12 +241,82 @@ def positions_picture(*, width: int = 200, length: int = 128) -> "matplotlib.fig
     return figure
 
 
+def rotary_picture(*, width: int = 64, length: int = 128) -> "matplotlib.figure.Figure":
+    """The angles of rotary positions, and how a query's product with a like key falls."""
+    angles = rotary_angles(length, width=width)
+    products = rotary_products(length, width=width)
+    figure = _figure((7.6, 7.2))
+    top, bottom = figure.subplots(2, 1, height_ratios=[3, 2])
+    # A circle of colours: a full turn looks like none, as it does to the model.
+    image = top.imshow(
+        angles, cmap="twilight", vmin=0, vmax=2 * np.pi, aspect="auto", interpolation="nearest"
+    )
+    top.set_xlabel("pair of columns")
+    top.set_ylabel("position")
+    bar = figure.colorbar(image, ax=top, fraction=0.035, pad=0.02)
+    bar.set_ticks([0, np.pi, 2 * np.pi], labels=["0", "half a turn", "a turn"])
+    mean, deviation = products.mean(axis=0), products.std(axis=0)
+    bottom.fill_between(
+        np.arange(length),
+        mean - 2 * deviation,
+        mean + 2 * deviation,
+        color=_CURVES[0],
+        alpha=0.18,
+        linewidth=0,
+        label="19 of 20 vectors",
+    )
+    bottom.plot(mean, color=_CURVES[0], linewidth=1.8, label="mean of random vectors")
+    bottom.set_xlabel("distance between query and key")
+    bottom.set_ylabel("product, query = key")
+    bottom.set_ylim(min(0.0, float((mean - 2 * deviation).min())) - 0.05, 1.05)
+    _plain_axes(bottom, length=length)
+    bottom.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False, fontsize=9)
+    figure.suptitle(
+        f"Rotary positions: {length} positions, heads of width {width}", fontsize=12, color=_INK
+    )
+    return figure
+
+
+def learned_picture(
+    table_TD: Float[np.ndarray, "T D"], *, title: str
+) -> "matplotlib.figure.Figure":
+    """Learned positions as a heat map, and how like each other they are."""
+    similarity_TT = _cosines(table_TD)
+    figure = _figure((11.0, 5.2))
+    left, right = figure.subplots(1, 2, width_ratios=[1.15, 1])
+    top = float(np.quantile(np.abs(table_TD), 0.995)) or 1.0
+    image = left.imshow(
+        table_TD, cmap="RdBu_r", vmin=-top, vmax=top, aspect="auto", interpolation="nearest"
+    )
+    left.set_xlabel("dimension")
+    left.set_ylabel("position")
+    left.set_title("the vectors", fontsize=10, color=_INK)
+    figure.colorbar(image, ax=left, fraction=0.045, pad=0.02)
+    image = right.imshow(similarity_TT, cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")
+    right.set_xlabel("position")
+    right.set_ylabel("position")
+    right.set_title("how like each other two positions are (cosine)", fontsize=10, color=_INK)
+    figure.colorbar(image, ax=right, fraction=0.045, pad=0.02)
+    figure.suptitle(
+        drawable(shorten(title, 80, placeholder=" ...")), fontsize=12, color=_INK, parse_math=False
+    )
+    return figure
+
+
+def _cosines(table_TD: Float[np.ndarray, "T D"]) -> Float[np.ndarray, "T T"]:
+    lengths_T1 = np.linalg.norm(table_TD, axis=1, keepdims=True)
+    units_TD = table_TD / np.maximum(lengths_T1, np.finfo(table_TD.dtype).tiny)
+    cosines: Float[np.ndarray, "T T"] = units_TD @ units_TD.T
+    return cosines
+
+
 def attention_picture(
     weights: Float[np.ndarray, "L H T T"], tokens: Sequence[str], *, title: str
 ) -> "matplotlib.figure.Figure":
     """Every layer (row of panels) and head (column): which token (row) reads which (column).
 
-    Where no panel gives the future any weight, it is greyed out instead of shown as zero.
+    Where no panel gives the future any weight, it is greyed out instead of shown as zero. In a long
+    text weights are small: the darkest colour stands for the largest that are usual in it.
     """
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import PowerNorm
@@ -130,14 +329,15 @@ def attention_picture(
     panel = float(np.clip(0.19 * length, 1.7, 6.0))
     figure = _figure((num_heads * (panel + 0.25) + 2.2, num_layers * (panel + 0.35) + 1.9))
     grid = figure.subplots(num_layers, num_heads, squeeze=False, sharex=True, sharey=True)
-    # The square root keeps weak weights visible beside the first row, which is always 1.
-    norm = PowerNorm(0.5, vmin=0.0, vmax=1.0)
+    darkest = _darkest(weights)
+    # The square root keeps weak weights visible beside strong ones.
+    norm = PowerNorm(0.5, vmin=0.0, vmax=darkest, clip=True)
     ticks = range(0, length, -(-length // _MAX_TOKEN_LABELS))
     names = [_shortened(drawable(tokens[tick])) for tick in ticks]
     for layer in range(num_layers):
         for head in range(num_heads):
             axes = grid[layer, head]
-            axes.set_facecolor(_FUTURE)
+            axes.set_facecolor(_HIDDEN)
             shown_TT = np.ma.array(weights[layer, head], mask=future_TT & is_causal)
             axes.imshow(shown_TT, cmap=_COLOURS, norm=norm, interpolation="nearest")
             axes.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=9, color=_INK)
@@ -151,7 +351,11 @@ def attention_picture(
         shrink=min(1.0, 3 / num_layers),
     )
     bar.set_label("attention weight", fontsize=9)
-    bar.set_ticks([0, 0.05, 0.25, 0.5, 1.0], labels=["0", "0.05", "0.25", "0.5", "1"])
+    ticks_shown = [share * darkest for share in (0, 0.05, 0.25, 0.5, 1)]
+    labels = [f"{tick:.2g}" for tick in ticks_shown]
+    if darkest < 1:
+        labels[-1] += " and more"
+    bar.set_ticks(ticks_shown, labels=labels)
     bar.outline.set_visible(False)
     figure.supxlabel("token that is read", fontsize=10)
     figure.supylabel("token that reads", fontsize=10)
@@ -161,13 +365,26 @@ def attention_picture(
     return figure
 
 
+def _darkest(weights: Float[np.ndarray, "L H T T"]) -> float:
+    """The weight that gets the darkest colour: 1 in a short text, less in a long one."""
+    # A causal token has few to choose from at the beginning: its weights there are always large.
+    later = weights[:, :, weights.shape[2] // 4 :]
+    top = float(np.quantile(later[later > 0], _DARKEST_QUANTILE))
+    return 1.0 if top > 0.5 else float(f"{top:.1g}")
+
+
 def drawable(text: str) -> str:
     """The text with every character the figure's font lacks shown as a box, without a warning."""
-    from matplotlib.font_manager import findfont, get_font
-
-    glyphs = get_font(findfont("DejaVu Sans")).get_charmap()
+    glyphs = _glyphs()
     visible = text.replace("\n", "⏎").replace("\t", "⇥")
     return "".join(letter if ord(letter) in glyphs else "▯" for letter in visible)
+
+
+@lru_cache(maxsize=1)
+def _glyphs() -> frozenset[int]:
+    from matplotlib.font_manager import findfont, get_font
+
+    return frozenset(get_font(findfont("DejaVu Sans")).get_charmap())
 
 
 def _figure(size: tuple[float, float]) -> "matplotlib.figure.Figure":
@@ -176,6 +393,52 @@ def _figure(size: tuple[float, float]) -> "matplotlib.figure.Figure":
     figure = Figure(figsize=size, dpi=160, layout="constrained")
     figure.patch.set_facecolor("white")
     return figure
+
+
+def _draw_mask(axes: Any, mask: Mask, *, written: bool) -> None:
+    """A cell has the colour of the document that is read; hidden ones are grey, padding hatched."""
+    from matplotlib.colors import to_rgb
+    from matplotlib.patches import Rectangle
+
+    length, num_real = len(mask.real), int(mask.real.sum())
+    colours = np.array([to_rgb(_CURVES[number % len(_CURVES)]) for number in mask.documents])
+    cells = np.where(mask.allowed[:, :, None], colours[None], to_rgb(_HIDDEN))
+    axes.imshow(cells, interpolation="nearest")
+    if written:
+        for row in range(num_real):
+            for column in range(num_real):
+                is_read = mask.allowed[row, column]
+                text, colour = ("0", "white") if is_read else ("\N{MINUS SIGN}∞", _FAINT_INK)
+                axes.text(column, row, text, color=colour, ha="center", va="center", fontsize=7.5)
+    _draw_cell_lines(axes, length)
+    if num_real < length:
+        # Whatever padding reads, its vectors are thrown away.
+        start, rest = num_real - 0.5, length - num_real
+        axes.add_patch(Rectangle((start, -0.5), rest, length, **_PADDING))
+        axes.add_patch(Rectangle((-0.5, start), num_real, rest, **_PADDING))
+    step = -(-length // _MAX_WRITTEN)
+    shown = [place for place in range(num_real) if mask.places[place] % step == 0]
+    names = [str(mask.places[place]) for place in shown]
+    axes.set_xticks(shown, labels=names, fontsize=8)
+    axes.set_yticks(shown, labels=names, fontsize=8)
+
+
+def _add_mask_legend(figure: "matplotlib.figure.Figure", *, has_padding: bool) -> None:
+    from matplotlib.patches import Patch
+
+    handles = [
+        Patch(facecolor=_CURVES[0], label="may be read: 0 is added to the score"),
+        Patch(facecolor=_HIDDEN, label="hidden: \N{MINUS SIGN}∞ is added"),
+    ]
+    if has_padding:
+        handles.append(Patch(label="padding", **_PADDING))
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=8.5)
+
+
+def _plain_axes(axes: Any, *, length: int) -> None:
+    axes.set_xlim(0, max(1, length - 1))
+    axes.grid(color="#e3e4e8", linewidth=0.7)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _draw_cell_lines(axes: Any, length: int) -> None:

@@ -1,6 +1,6 @@
 """Recipe: a base, or scratch, becomes a run folder with a classifier in it.
 
-Comes in: a base folder or None, labelled files, settings. Goes out: the folder and a
+Comes in: a base or None, labelled files, settings. Goes out: the folder and a
 `FinetuneResult`. `train_classifier` is the part without files, shared by compare and
 TextClassifier: whoever fine-tunes in regraft fine-tunes here.
 """
@@ -14,24 +14,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from regraft.bases import load_base, read_base_settings
 from regraft.batches import ExampleRows, example_rows
 from regraft.checkpoint import kept_steps
 from regraft.config import Settings, resolve
 from regraft.errors import ConfigError, DataError
 from regraft.evaluate import class_probabilities, cut_share
+from regraft.foreign import ForeignBackbone, with_dropout
 from regraft.heads import Model, Transplant, build_classifier, graft
 from regraft.metrics import accuracy
 from regraft.objectives import classify
 from regraft.parallel import world
-from regraft.runfolder import (
-    LoadedRun,
-    RunFolder,
-    RunInfo,
-    load_run,
-    open_run,
-    read_info,
-    read_settings,
-)
+from regraft.runfolder import LoadedRun, RunFolder, RunInfo, open_run, read_info
 from regraft.runtime import SILENT, Progress, device, fingerprint, seeded
 from regraft.text import (
     Example,
@@ -120,9 +114,9 @@ class Start:
         return model, None
 
 
-def start_from_base(run_dir: Path, *, settings: Settings) -> Start:
+def start_from_base(path: Path, *, settings: Settings) -> Start:
     """The base decides tokenizer and shape; dropout, pooling and training are the settings'."""
-    base = load_run(run_dir, kind="language-model")
+    base = load_base(path)
     model = dataclasses.replace(
         base.settings.model,
         dropout=settings.model.dropout,
@@ -136,10 +130,14 @@ def start_from_base(run_dir: Path, *, settings: Settings) -> Start:
     )
     if settings.data.max_length > model.max_positions:
         raise ConfigError(
-            f"data.max_length is {settings.data.max_length}, but the base {run_dir} has positions "
+            f"data.max_length is {settings.data.max_length}, but the base {path} has positions "
             f"for {model.max_positions} tokens.",
             remedy=f"Pass --set data.max_length={model.max_positions}.",
         )
+    backbone = base.model.backbone
+    if isinstance(backbone, ForeignBackbone) and model != backbone.settings:
+        backbone = with_dropout(backbone, settings=model)
+        base = dataclasses.replace(base, model=Model(backbone, base.model.head))
     return Start(base.tokenizer, settings, base)
 
 
@@ -166,11 +164,12 @@ def finetune(
 ) -> FinetuneResult:
     """Train a classifier on the file `train` and leave it in the folder `out`.
 
-    `base` is the run folder of a language model, or None for scratch. Without `valid`, a part of
-    train is held out. With `resume` the run in `out` goes on from its last checkpoint.
+    `base` is the run folder of a language model, a Hugging Face folder, a checkpoint of the lab, or
+    None for scratch. Without `valid`, a part of train is held out. With `resume` the run in `out`
+    goes on from its last checkpoint.
     """
     settings = settings or resolve(
-        "finetune", base=None if base is None else read_settings(Path(base))
+        "finetune", base=None if base is None else read_base_settings(Path(base))
     )
     if base is not None and tokenizer_path is not None:
         raise ConfigError(
@@ -398,6 +397,8 @@ def _class_weights(rows: ExampleRows, *, settings: Settings) -> torch.Tensor | N
 
 def _set_dropout(model: Model, *, settings: Settings) -> None:
     """A base keeps its weights and takes the fine-tuning's dropout."""
+    if isinstance(model.backbone, ForeignBackbone):
+        return  # it was built with it
     for module in model.backbone.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = settings.model.dropout

@@ -10,12 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regraft.config import ModelSettings, ObjectiveSettings
+from regraft.foreign import build_foreign
 from regraft.model import Backbone, Sight, build_blocks, start_small
 
 Pooling = Literal["last", "mean", "first"]
@@ -193,7 +195,8 @@ class ClassifierHead(nn.Module):
     """Scores of the classes, from one pooled vector a row.
 
     The bert family reads its first token through a pooler; the modern one transforms what it pooled
-    as its language model does. Both can be taken over from the base.
+    as its language model does. Both can be taken over from the base. The others read the vector
+    itself.
     """
 
     def __init__(self, settings: ModelSettings, *, num_classes: int, pooling: Pooling) -> None:
@@ -211,13 +214,26 @@ class ClassifierHead(nn.Module):
         hidden_BTD: Float[Tensor, "B T D"],
         *,
         real_BT: Bool[Tensor, "B T"],
-        embedding_VD: Float[Tensor, "V D"],
+        embedding_VD: Float[Tensor, "V _"],
     ) -> Float[Tensor, "B C"]:
         pooled_BD = pool(hidden_BTD, real_BT=real_BT, pooling=self.pooling)
         return self.linear(pooled_BD if self.between is None else self.between(pooled_BD))
 
 
-Head = LanguageModelHead | PairHead | ReplacedHead | ClassifierHead
+class NoHead(nn.Module):
+    """Of a base that came without one: its scores are the backbone's vectors themselves."""
+
+    def forward(
+        self,
+        hidden_BTD: Float[Tensor, "B T D"],
+        *,
+        real_BT: Bool[Tensor, "B T"],
+        embedding_VD: Float[Tensor, "V _"],
+    ) -> Float[Tensor, "B T D"]:
+        return hidden_BTD
+
+
+Head = LanguageModelHead | PairHead | ReplacedHead | ClassifierHead | NoHead
 
 
 class Model(nn.Module):
@@ -260,11 +276,33 @@ def build_language_model(
     return Model(backbone, head)
 
 
+def build_backbone(settings: ModelSettings, *, vocab_size: int) -> Backbone:
+    """A new random backbone of any family; a foreign one has a vocabulary of its own."""
+    if settings.family == "foreign":
+        return build_foreign(settings)
+    return Backbone(settings, vocab_size=vocab_size)
+
+
+def tell_frequencies(model: Model, counts_V: Int[np.ndarray, " V"]) -> None:
+    """Start the scores of a tied head at the frequencies of tokens instead of at none.
+
+    Adam moves a bias by one learning rate a step: to learn that some tokens are thousands of times
+    as frequent as others took a masked model its first thousand steps, in which it learned nothing
+    else (2026-11-16). The lab starts at 0, as it always did.
+    """
+    shares_V = torch.from_numpy(counts_V + 1.0)
+    for module in (model.head, getattr(model.head, "generator", None)):
+        bias = getattr(module, "bias", None)
+        if isinstance(bias, nn.Parameter):
+            with torch.no_grad():
+                bias.copy_((shares_V / shares_V.sum()).log())
+
+
 def build_classifier(
     settings: ModelSettings, *, vocab_size: int, num_classes: int, pooling: Pooling
 ) -> Model:
     """A new random backbone with a classifier head: the scratch arm."""
-    backbone = Backbone(settings, vocab_size=vocab_size)
+    backbone = build_backbone(settings, vocab_size=vocab_size)
     head = ClassifierHead(settings, num_classes=num_classes, pooling=pooling)
     return Model(backbone, head)
 

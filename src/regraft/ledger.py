@@ -195,39 +195,44 @@ def ledger(
 
     The objective decides about the head of the language model, the pooling about the classifier's.
     """
-    family = model.family
+    family, kind = model.family, objective.kind
+    if family == "foreign":
+        raise ConfigError(
+            "A foreign model is built by code that is not ours: its terms are not known here.",
+            remedy="Count a preset: lab, bert or modern.",
+        )
     shape = _shape(model, vocab_size=vocab_size, num_classes=num_classes)
     shape |= {"T": max_length, "B": batch_size}
-    if objective.kind == "replaced":
-        shape |= _generator_shape(shape, share=objective.generator_share)
+    with_generator = shape
+    if kind == "replaced":
+        with_generator = shape | _generator_shape(shape, share=objective.generator_share)
     base = _base_terms(family, shape)
-    language_head = _language_head_terms(family, shape, kind=objective.kind)
-    predicted = predicted_share(objective)
+    language_head = _language_head_terms(family, with_generator, kind=kind)
+    predicted = _predicted_share(objective)
+    symbols: dict[str, float] = {}
     if num_classes is None:
-        head, classifier = language_head, None
-        flops = _language_head_flops(family, shape, kind=objective.kind, predicted=predicted)
+        shape, head, classifier = with_generator, language_head, None
+        flops = _language_head_flops(family, shape, kind=kind, predicted=predicted)
+        symbols = {} if kind == "causal" else {"m": predicted}
     else:
         head = _classifier_terms(family, shape, pooling=pooling)
         classifier = _sum(base) + _sum(head)
         flops = _classifier_flops(family, shape, pooling=pooling)
     shape["P"] = _sum(base) + _sum(head)
-    symbols: dict[str, float] = {**shape}
-    if objective.kind != "causal":
-        symbols["m"] = predicted
     return Ledger(
-        symbols=symbols,
+        symbols={**shape, **symbols},
         terms=(*base, *head),
         layers=_sum(_layer_terms(family, shape)),
         base=_sum(base),
         language_model=_sum(base) + _sum(language_head),
         classifier=classifier,
         flops_per_token=(*_layer_flops(family, shape), *flops),
-        training_memory_bytes=_memory(model, shape),
+        training_memory_bytes=_memory(family, shape, attention_dropout=model.attention_dropout),
         whole_scores_bytes=_whole_scores(shape, predicted=predicted),
     )
 
 
-def predicted_share(objective: ObjectiveSettings) -> float:
+def _predicted_share(objective: ObjectiveSettings) -> float:
     """Share of the tokens at which something is predicted, in the mean over a whole training."""
     if objective.kind == "causal":
         return 1.0
@@ -274,15 +279,15 @@ def _base_terms(family: Family, shape: dict[str, int]) -> tuple[Term, ...]:
             embedding,
             Term("learned positions", "M d", shape["M"] * d),
             Term("token types", "2 d", 2 * d),
-            Term("embedding norm: gain, offset", "2 d", 2 * d),
+            Term("embedding norm (gain, offset)", "2 d", 2 * d),
             *layers,
         )
     return (
         embedding,
         Term("rotary positions", "0", 0),
-        Term("embedding norm: gain", "d", d),
+        Term("embedding norm (gain)", "d", d),
         *layers,
-        Term("final norm: gain", "d", d),
+        Term("final norm (gain)", "d", d),
     )
 
 
@@ -302,10 +307,10 @@ def _layer_terms(
             layered("query, key, value weights", f"3 {wide}²", 3 * d * d),
             layered("output projection weight", f"{wide}²", d * d),
             # GeGLU: up to F values and to F gates, and down once.
-            layered("feed-forward weights: values, gates, down", f"3 {wide} {inner}", 3 * d * F),
+            layered("feed-forward weights (values, gates, down)", f"3 {wide} {inner}", 3 * d * F),
             Term("biases", "0", 0),
-            Term("norms before attention, but the first", f"(L - 1) {wide}", (L - 1) * d),
-            layered("norms before feed-forward: gain", wide, d),
+            Term("norms before attention, from layer 2 on (gain)", f"(L - 1) {wide}", (L - 1) * d),
+            layered("norms before feed-forward (gain)", wide, d),
         )
     return (
         layered("query, key, value weights", f"3 {wide}²", 3 * d * d),
@@ -314,7 +319,7 @@ def _layer_terms(
         layered("output projection bias", wide, d),
         layered("feed-forward weights", f"2 {wide} {inner}", 2 * d * F),
         layered("feed-forward biases", f"({inner} + {wide})", F + d),
-        layered("norms: 2 gains, 2 offsets", f"4 {wide}", 4 * d),
+        layered("norms (2 gains, 2 offsets)", f"4 {wide}", 4 * d),
     )
 
 
@@ -346,13 +351,13 @@ def _replaced_terms(family: Family, shape: dict[str, int]) -> tuple[Term, ...]:
                 *_layer_terms(family, shape, letters=("g", "f")),
                 Term("widening weight", "d g", d * g),
                 Term("widening bias", "d", d),
-                Term("norm: gain, offset", "2 d", 2 * d),
+                Term("norm (gain, offset)", "2 d", 2 * d),
                 Term("head weight, tied to the embedding", "0", 0),
                 Term("head bias", "V", V),
             )
         ),
-        *_linear_terms("detection, dense", d),
-        *_linear_terms("detection, score", d, outputs=1, letter="1"),
+        *_linear_terms("detector: dense", d),
+        *_linear_terms("detector: score", d, outputs=1, letter="1"),
     )
 
 
@@ -380,10 +385,10 @@ def _linear_terms(
 
 def _transform_terms(family: Family, d: int) -> tuple[Term, ...]:
     if family == "modern":
-        return (Term("transform weight", "d²", d * d), Term("transform norm: gain", "d", d))
+        return (Term("transform weight", "d²", d * d), Term("transform norm (gain)", "d", d))
     return (
         *_linear_terms("transform", d),
-        Term("transform norm: gain, offset", "2 d", 2 * d),
+        Term("transform norm (gain, offset)", "2 d", 2 * d),
     )
 
 
@@ -417,9 +422,10 @@ def _language_head_flops(
                     Term("head again, to draw tokens", "2 m V d", scores, forward_only=True),
                 )
             ),
-            Term("detection, at every token", "(2 d² + 2 d)", 2 * d * d + 2 * d),
+            Term("detector, at every token", "(2 d² + 2 d)", 2 * d * d + 2 * d),
         )
     where, share = ("every token", "") if kind == "causal" else ("predicted tokens", "m ")
+    terms: tuple[Term, ...]
     terms = (Term(f"head, at {where}", f"2 {share}V d", round(2 * predicted * V * d)),)
     if family != "lab":
         products = round(2 * predicted * d * d)
@@ -443,15 +449,15 @@ def _classifier_flops(
     return (head,)
 
 
-def _memory(model: ModelSettings, shape: dict[str, int]) -> tuple[Term, ...]:
+def _memory(family: Family, shape: dict[str, int], *, attention_dropout: float) -> tuple[Term, ...]:
     """Four bytes a number; a matrix that embedding and head share is there once.
 
     Activations are what layers keep for the way back. Attention weights are kept only where some
     are dropped, once before, once after, and what was dropped; else the fast path has none.
     """
     P, B, T = shape["P"], shape["B"], shape["T"]
-    num_wide, num_inner = KEPT_VECTORS[model.family]
-    num_weights = 3 if model.attention_dropout else 0
+    num_wide, num_inner = KEPT_VECTORS[family]
+    num_weights = 3 if attention_dropout else 0
 
     def activations(name: str, *, wide: str, inner: str, heads: str) -> Term:
         kept = num_wide * shape[wide] + num_inner * shape[inner] + num_weights * shape[heads] * T
@@ -465,7 +471,7 @@ def _memory(model: ModelSettings, shape: dict[str, int]) -> tuple[Term, ...]:
         Term("Adam's two moments", "8 P", 8 * P),
         activations("activations", wide="d", inner="F", heads="H"),
     )
-    if "g" not in shape or "C" in shape:
+    if "g" not in shape:
         return terms
     return (*terms, activations("generator: activations", wide="g", inner="f", heads="h"))
 
@@ -532,7 +538,7 @@ def wrong_answers(
         "output projection bias": ("0", 0),
         "feed-forward biases": ("0", 0),
     }
-    norms = {"norms: 2 gains, 2 offsets": ("0", 0)}
+    norms = {"norms (2 gains, 2 offsets)": ("0", 0)}
 
     return [
         _wrong_answer(
@@ -574,7 +580,7 @@ def wrong_answers(
             "gain and one offset in all.",
             published="10,965,016 for the base",
             formula="V d + L (4 d² + 2 d F + 5 d + F + 4) + C (d + 1)",
-            counted={"norms: 2 gains, 2 offsets": ("L · 4", L * 4)},
+            counted={"norms (2 gains, 2 offsets)": ("L · 4", L * 4)},
         ),
         _wrong_answer(
             shape,

@@ -24,6 +24,12 @@ CHUNK_BYTES = 52_000_000
 TRANSPOSED_FROM = 4096
 
 
+def chunk_rows(weight_VD: Float[Tensor, "V D"]) -> int:
+    """Positions in one chunk. Products like multiples of 16."""
+    fitting = CHUNK_BYTES // (len(weight_VD) * weight_VD.itemsize)
+    return min(max(fitting // 16 * 16, 16), CHUNK)
+
+
 def linear_cross_entropy(
     hidden_ND: Float[Tensor, "N D"],
     weight_VD: Float[Tensor, "V D"],
@@ -57,7 +63,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_bias = torch.zeros_like(bias_V) if wants_bias else None
         total = bias_V.new_zeros(())
         weight, bias = _as_autocast(weight_VD), _as_autocast(bias_V)
-        num_rows = _chunk_rows(weight)
+        num_rows = chunk_rows(weight)
         buffer_NV = _score_buffer(min(len(hidden_ND), num_rows), like=weight)
         with torch.autocast(weight.device.type, enabled=False):
             for start in range(0, len(hidden_ND), num_rows):
@@ -96,12 +102,6 @@ def _loss_and_gradient(scores_NV: Tensor, targets_N: Tensor) -> tuple[Tensor, Te
     # Probabilities, less one at the target.
     grad_NV = exp_NV.div_(sum_N1)
     return loss, grad_NV.scatter_add_(1, targets_N1, -torch.ones_like(sum_N1))
-
-
-def _chunk_rows(weight_VD: Tensor) -> int:
-    """Positions in one chunk. Products like multiples of 16."""
-    fitting = CHUNK_BYTES // (len(weight_VD) * weight_VD.itemsize)
-    return min(max(fitting // 16 * 16, 16), CHUNK)
 
 
 def _score_buffer(num_rows: int, *, like: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What is learned: each objective is one function, (model, batch) -> LossSum.
+"""What is learned: each objective is one function, (model, batch, moment) -> LossSum.
 
 The sum and the count stay apart: the trainer divides once by the count of the whole step, so that
 micro-batches, padding and masking cannot change the result. Adding an objective touches nothing
@@ -18,7 +18,7 @@ from regraft.batches import IGNORED, Batch
 from regraft.config import Settings
 from regraft.corruption import Corruption, Moment, build_corruption
 from regraft.heads import LanguageModelHead, Model, PairHead, ReplacedHead
-from regraft.losses import CHUNK, linear_cross_entropy
+from regraft.losses import chunk_rows, linear_cross_entropy
 from regraft.tokenizer import Tokenizer
 
 # Clark et al. 2020: how much more the discriminator's mean loss weighs than the generator's.
@@ -70,10 +70,11 @@ def masked(corruption: Corruption) -> Objective:
     return objective
 
 
-def paired(corruption: Corruption, *, pair_weight: float) -> Objective:
+def paired(corruption: Corruption) -> Objective:
     """Masked, and do the two sentences of a row belong together? Targets are 0 if they do, else 1.
 
-    A pair weighs as much as `pair_weight` tokens.
+    A pair weighs as much as the hidden tokens of its row together: divided by the count of tokens,
+    both losses are means, whose sum is BERT's, however long rows are and whatever the mask rate.
     """
 
     def objective(model: Model, batch: Batch, moment: Moment) -> LossSum:
@@ -84,13 +85,14 @@ def paired(corruption: Corruption, *, pair_weight: float) -> Objective:
         )
         tokens = _token_loss(model, hidden_BTD, targets_BT)
         scores_B2 = head.pair_scores(hidden_BTD, real_BT=batch.real_BT)
-        pairs = F.cross_entropy(scores_B2, batch.targets, reduction="sum")
+        losses_B = F.cross_entropy(scores_B2, batch.targets, reduction="none")
+        num_hidden_B = (targets_BT != IGNORED).sum(dim=1)
         num_right = (scores_B2.argmax(dim=1) == batch.targets).sum()
         readings = {
             **tokens.readings,
             "pair_accuracy": Reading(num_right, len(batch.targets)),
         }
-        return LossSum(tokens.total + pair_weight * pairs, tokens.count, readings)
+        return LossSum(tokens.total + (num_hidden_B * losses_B).sum(), tokens.count, readings)
 
     return objective
 
@@ -121,7 +123,8 @@ def replaced(corruption: Corruption) -> Objective:
             draws_BT = moment.uniform(batch.ids_BT.shape[1], stream="which token")
             is_target_BT = targets_BT != IGNORED
             draws_N = draws_BT.to(proposed_ND.device)[is_target_BT]
-            parts = zip(proposed_ND.split(CHUNK), draws_N.split(CHUNK), strict=True)
+            chunk = chunk_rows(embedding_VD)
+            parts = zip(proposed_ND.split(chunk), draws_N.split(chunk), strict=True)
             sampled_N = torch.cat(
                 [
                     _sampled(F.linear(part_ND, embedding_VD, head.generator.bias), draws)
@@ -173,9 +176,7 @@ def build_objective(settings: Settings, *, tokenizer: Tokenizer) -> Objective:
         return replaced(corruption)
     if wanted.kind == "hybrid":
         return hybrid(corruption, causal_share=wanted.causal_share)
-    # BERT adds the mean loss of pairs to that of tokens: a full row has so many tokens to predict.
-    pair_weight = wanted.mask_rate * settings.data.max_length
-    return paired(corruption, pair_weight=pair_weight)
+    return paired(corruption)
 
 
 def build_validation(settings: Settings, *, tokenizer: Tokenizer) -> dict[str, Objective]:

@@ -94,6 +94,17 @@ def orthogonal(matrix: Float[Tensor, "M N"]) -> Float[Tensor, "M N"]:
     return x.to(matrix.dtype)
 
 
+# A run that is short for its warm-up rises over this share of it: its rate must reach the peak.
+LONGEST_RISE = 0.5
+
+
+def rising_steps(settings: TrainSettings, *, total_steps: int | None) -> int:
+    """Steps of the warm-up, fewer than asked where the whole run is short."""
+    if total_steps is None:
+        return settings.warmup_steps
+    return min(settings.warmup_steps, int(LONGEST_RISE * total_steps))
+
+
 def learning_rate(
     step: int, *, settings: TrainSettings, decay_from: int, total_steps: int | None
 ) -> float:
@@ -101,8 +112,9 @@ def learning_rate(
 
     While `total_steps` is unknown (a time budget not yet settled) the rate rises, then stays.
     """
-    if step < settings.warmup_steps:
-        return settings.lr * (step + 1) / settings.warmup_steps
+    rising = rising_steps(settings, total_steps=total_steps)
+    if step < rising:
+        return settings.lr * (step + 1) / rising
     if settings.schedule == "constant" or total_steps is None or step < decay_from:
         return settings.lr
     done = min((step - decay_from) / max(total_steps - decay_from, 1), 1.0)

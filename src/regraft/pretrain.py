@@ -19,7 +19,7 @@ from regraft.batches import Rows
 from regraft.checkpoint import kept_steps
 from regraft.config import DataSettings, Settings, TrainSettings, resolve, with_size
 from regraft.evaluate import readings
-from regraft.heads import Model, build_language_model
+from regraft.heads import Model, build_language_model, tell_frequencies
 from regraft.ledger import size_for_budget
 from regraft.metrics import bits_per_byte, unigram_entropy
 from regraft.objectives import TOKEN_LOSS, Objective, build_objective, build_validation
@@ -135,6 +135,7 @@ def _pretrain(
         model = build_language_model(
             settings.model, vocab_size=tokenizer.vocab_size, objective=settings.objective
         )
+    tell_frequencies(model, counts_V)
     rows = pretraining_rows(train_store, tokenizer=tokenizer, settings=settings)
     state = build_state(model.to(device()), settings=settings.train, num_rows=len(rows.lengths))
     validation = _Validation(

@@ -21,16 +21,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from regraft.checkpoint import Checkpoints, file_digest, write_tensors
-from regraft.config import Settings, flat, settings_from_dict, settings_to_dict
+from regraft.config import ModelSettings, Settings, flat, settings_from_dict, settings_to_dict
 from regraft.errors import ConfigError, RegraftError, RunFolderError
-from regraft.heads import Model, build_classifier, build_language_model
+from regraft.heads import Model, NoHead, build_backbone, build_classifier, build_language_model
 from regraft.parallel import joined, launch_id, num_restarts, whole, world
 from regraft.runtime import disk_error, environment, write_json, write_whole
-from regraft.tokenizer import Tokenizer, load_tokenizer
+from regraft.tokenizer import ROLES_NAME, Tokenizer, load_tokenizer
 
 FORMAT_VERSION = 1
 
-Kind = Literal["language-model", "classifier"]
+# A base is a backbone that came without a head from elsewhere: it can be fine-tuned, nothing more.
+Kind = Literal["language-model", "classifier", "base"]
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ class RunFolder:
             # Last: its presence says that the files above are there.
             self._write_info(info)
         except RegraftError:
-            for name in _BEFORE_RUN_JSON:
+            for name in BEFORE_RUN_JSON:
                 (self.run_dir / name).unlink(missing_ok=True)
             raise
 
@@ -235,11 +236,11 @@ def open_run(out: str | Path, *, resume: bool) -> Iterator[tuple[RunFolder, bool
 
 
 _LOCK = "run.lock"
-_BEFORE_RUN_JSON = ("tokenizer.json", "config.json")
+BEFORE_RUN_JSON = ("tokenizer.json", ROLES_NAME, "config.json")
 
 
 def _is_foreign(path: Path) -> bool:
-    return not path.name.lstrip(".").startswith((*_BEFORE_RUN_JSON, "run.json", "tokens", _LOCK))
+    return not path.name.lstrip(".").startswith((*BEFORE_RUN_JSON, "run.json", "tokens", _LOCK))
 
 
 # Settings that cannot change the weights.
@@ -265,7 +266,7 @@ def load_run(run_dir: Path, *, kind: Kind | None = None) -> LoadedRun:
     settings = read_settings(run_dir)
     tokenizer = load_tokenizer(run_dir / "tokenizer.json")
     tensors = _load_weights(run_dir / "model.safetensors", digest=info.weights_digest)
-    _check_vocabulary(run_dir, tensors=tensors, tokenizer=tokenizer)
+    _check_vocabulary(run_dir, tensors=tensors, tokenizer=tokenizer, model=settings.model)
     model = _build(info, settings=settings, tokenizer=tokenizer)
     try:
         model.load_state_dict(tensors)
@@ -324,6 +325,8 @@ def _build(info: RunInfo, *, settings: Settings, tokenizer: Tokenizer) -> Model:
         return build_language_model(
             settings.model, vocab_size=tokenizer.vocab_size, objective=settings.objective
         )
+    if info.kind == "base":
+        return Model(build_backbone(settings.model, vocab_size=tokenizer.vocab_size), NoHead())
     return build_classifier(
         settings.model,
         vocab_size=tokenizer.vocab_size,
@@ -333,10 +336,20 @@ def _build(info: RunInfo, *, settings: Settings, tokenizer: Tokenizer) -> Model:
 
 
 def _check_vocabulary(
-    run_dir: Path, *, tensors: dict[str, torch.Tensor], tokenizer: Tokenizer
+    run_dir: Path,
+    *,
+    tensors: dict[str, torch.Tensor],
+    tokenizer: Tokenizer,
+    model: ModelSettings,
 ) -> None:
-    num_rows = len(tensors.get("backbone.embedding.weight", ()))
-    if num_rows != tokenizer.vocab_size:
+    if model.architecture is None:
+        num_rows = len(tensors.get("backbone.embedding.weight", ()))
+        is_right = num_rows == tokenizer.vocab_size
+    else:
+        # Others round up: more rows than tokens are usual.
+        num_rows = model.architecture.get("vocab_size", tokenizer.vocab_size)
+        is_right = num_rows >= tokenizer.vocab_size
+    if not is_right:
         raise RunFolderError(
             f"{run_dir / 'tokenizer.json'} has {tokenizer.vocab_size:,} tokens, but the weights "
             f"are made for {num_rows:,}.",

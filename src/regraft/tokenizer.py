@@ -1,7 +1,8 @@
 """Which ids does a text have? Tokenizers trained here, loaded from JSON, or taken from the lab.
 
 Comes in: texts, a tokenizer.json, or the lab's dict.txt with its SentencePiece model. Goes out: a
-`Tokenizer` that one tokenizer.json holds completely. Knows no torch, no rows, no padding.
+`Tokenizer` that one tokenizer.json holds completely; of one from elsewhere, tokenizer_config.json
+names the special tokens. Knows no torch, no batches, no padding.
 """
 
 import heapq
@@ -9,7 +10,7 @@ import json
 import os
 import random
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,11 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from regraft.config import TokenizerSettings
 from regraft.errors import ConfigError, DataError, RunFolderError
-from regraft.runtime import SILENT, Progress, fingerprint, write_text
+from regraft.runtime import SILENT, Progress, fingerprint, write_json, write_text
 from regraft.sentencepiece import SentencePiece, parse_sentencepiece, refuse_lab
 
 FILE_NAME = "tokenizer.json"
+ROLES_NAME = "tokenizer_config.json"
 LAB_DICT_NAME = "dict.txt"
 
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>", "<mask>", "<sep>")
@@ -32,6 +34,16 @@ LAB_SPECIAL_TOKENS = ("<sos>", "<pad>", "<eos>", "<oov>")
 # The names under which each role is known: ours, then the lab's.
 _PAD, _UNKNOWN, _START, _END = ("<pad>",), ("<unk>", "<oov>"), ("<s>", "<sos>"), ("</s>", "<eos>")
 _MASK, _SEPARATOR = ("<mask>",), ("<sep>",)
+# The keys under which Hugging Face names the token of a role, best first. Where padding has no
+# token of its own (GPT-2), another is harmless: masks hide it.
+_KEYS = {
+    _PAD: ("pad_token", "eos_token", "sep_token"),
+    _UNKNOWN: ("unk_token", "pad_token", "eos_token", "sep_token"),
+    _START: ("cls_token", "bos_token", "eos_token", "sep_token"),
+    _END: ("sep_token", "eos_token"),
+    _MASK: ("mask_token",),
+    _SEPARATOR: ("sep_token",),
+}
 
 # Words as GPT-2 splits them, with two changes: combining marks stay with their letters, and a word
 # ends after 24 characters. WordPiece is cubic in the length of a word and calls it unknown beyond
@@ -72,29 +84,46 @@ if hasattr(os, "register_at_fork"):
 class Tokenizer:
     """Text to ids and back. Made by `train_tokenizer`, `load_tokenizer` or `load_lab_tokenizer`."""
 
-    def __init__(self, inner: tokenizers.Tokenizer, *, source: str) -> None:
-        """`source` names the file in errors."""
+    def __init__(
+        self,
+        inner: tokenizers.Tokenizer,
+        *,
+        source: str,
+        special_tokens: Mapping[str, str] | None = None,
+    ) -> None:
+        """`source` names the file in errors.
+
+        `special_tokens` (`cls_token`: `[CLS]`) say which token has which role in a tokenizer from
+        elsewhere; its file says what stands around a text. Ours are known by their names, and a
+        text stands behind the start token.
+        """
         self._inner = _without_specials_in_text(inner)
-        self.pad_id = _required_id(inner, _PAD, source=source)
-        self.unknown_id = _required_id(inner, _UNKNOWN, source=source)
-        self.start_id = _required_id(inner, _START, source=source)
-        self.end_id = _required_id(inner, _END, source=source)
-        self.mask_id = _special_id(inner, _MASK)
-        self.separator_id = _special_id(inner, _SEPARATOR)
+        self._special_tokens = special_tokens
+        self.pad_id = self._required_id(_PAD, source=source)
+        self.unknown_id = self._required_id(_UNKNOWN, source=source)
+        self.start_id = self._required_id(_START, source=source)
+        self.end_id = self._required_id(_END, source=source)
+        self.mask_id = self._special_id(_MASK)
+        self.separator_id = self._special_id(_SEPARATOR)
+        self.prefix_ids, self.suffix_ids = (
+            ((self.start_id,), ()) if special_tokens is None else _frame(inner)
+        )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         _without_specials_in_text(self._inner)
 
-    @property
+    @cached_property
     def vocab_size(self) -> int:
-        """Number of ids, special tokens included."""
-        return self._inner.get_vocab_size(with_added_tokens=True)
+        """Number of ids, special tokens included, and those that a vocabulary leaves out."""
+        return max(self._inner.get_vocab(with_added_tokens=True).values()) + 1
 
     @cached_property
     def fingerprint(self) -> str:
         """Equal for equal tokenizers, whatever the layout of their files."""
-        return fingerprint([json.dumps(json.loads(self._inner.to_str()), sort_keys=True)])
+        parts = [json.loads(self._inner.to_str())]
+        parts += [] if self._special_tokens is None else [dict(self._special_tokens)]
+        return fingerprint(json.dumps(part, sort_keys=True) for part in parts)
 
     @cached_property
     def splits_at_spaces(self) -> bool:
@@ -131,6 +160,19 @@ class Tokenizer:
             encodings = self._inner.encode_batch_fast(chunk, add_special_tokens=False)
             rows.extend(encoding.ids for encoding in encodings)
         return rows
+
+    @property
+    def num_framing(self) -> int:
+        """How many tokens stand around a text."""
+        return len(self.prefix_ids) + len(self.suffix_ids)
+
+    def framed(self, ids: Sequence[int], *, max_length: int) -> list[int]:
+        """A text as a classifier reads it: cut so that the tokens around it fit, too.
+
+        Where nothing stands around a text, an empty one is a start token: a row is never empty.
+        """
+        kept = ids[: max_length - self.num_framing]
+        return [*self.prefix_ids, *kept, *self.suffix_ids] or [self.start_id]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; special ids are skipped."""
@@ -180,8 +222,34 @@ class Tokenizer:
         return ["" if n in self.special_ids else text for n, text in enumerate(texts)]
 
     def save(self, path: Path) -> None:
-        """Write tokenizer.json whole."""
+        """Write tokenizer.json whole, and beside it the special tokens of one from elsewhere."""
+        if self._special_tokens is not None:
+            # With a class, for AutoTokenizer reads this folder, too.
+            roles = {"tokenizer_class": "PreTrainedTokenizerFast", **self._special_tokens}
+            write_json(path.with_name(ROLES_NAME), roles)
         write_text(path, self._inner.to_str(pretty=True) + "\n")
+
+    def _names(self, ours: Sequence[str]) -> Sequence[str]:
+        """The tokens that may have a role, given their names in tokenizers made here."""
+        if self._special_tokens is None:
+            return ours
+        keys = _KEYS[tuple(ours)]
+        return [self._special_tokens[key] for key in keys if key in self._special_tokens]
+
+    def _special_id(self, ours: Sequence[str]) -> int | None:
+        found = (self._inner.token_to_id(name) for name in self._names(ours))
+        return next((token_id for token_id in found if token_id is not None), None)
+
+    def _required_id(self, ours: Sequence[str], *, source: str) -> int:
+        token_id = self._special_id(ours)
+        if token_id is None:
+            raise DataError(
+                f"The tokenizer {source} lacks the special token {' or '.join(ours)}.",
+                f"It needs {' '.join(SPECIAL_TOKENS[:4])} or {' '.join(LAB_SPECIAL_TOKENS)}, or "
+                f"{ROLES_NAME} beside it with {_KEYS[tuple(ours)][0]}.",
+                remedy="Train one with `regraft tokenizer train`.",
+            )
+        return token_id
 
 
 def _without_specials_in_text(inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
@@ -193,20 +261,12 @@ def _without_specials_in_text(inner: tokenizers.Tokenizer) -> tokenizers.Tokeniz
     return inner
 
 
-def _special_id(inner: tokenizers.Tokenizer, names: Sequence[str]) -> int | None:
-    found = (inner.token_to_id(name) for name in names)
-    return next((token_id for token_id in found if token_id is not None), None)
-
-
-def _required_id(inner: tokenizers.Tokenizer, names: Sequence[str], *, source: str) -> int:
-    token_id = _special_id(inner, names)
-    if token_id is None:
-        raise DataError(
-            f"The tokenizer {source} lacks the special token {' or '.join(names)}.",
-            f"It needs {' '.join(SPECIAL_TOKENS[:4])} or {' '.join(LAB_SPECIAL_TOKENS)}.",
-            remedy="Train one with `regraft tokenizer train`.",
-        )
-    return token_id
+def _frame(inner: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The special ids that the file puts before and behind a text."""
+    encoding = inner.encode("a")
+    places = [place for place, special in enumerate(encoding.special_tokens_mask) if not special]
+    first, stop = (places[0], places[-1] + 1) if places else (len(encoding), len(encoding))
+    return tuple(encoding.ids[:first]), tuple(encoding.ids[stop:])
 
 
 def _without_surrogates(text: str) -> str:
@@ -428,16 +488,47 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 def _load_json(path: Path) -> Tokenizer:
     text = _read(path).decode("utf-8", "replace")
+    special_tokens = None
+    if path.with_name(ROLES_NAME).is_file():
+        special_tokens = _read_special_tokens(path.with_name(ROLES_NAME))
+    return parse_tokenizer(text, source=str(path), special_tokens=special_tokens)
+
+
+def parse_tokenizer(
+    text: str, *, source: str, special_tokens: Mapping[str, str] | None
+) -> Tokenizer:
+    """A tokenizer from the text of its JSON; `special_tokens` as in Hugging Face, if they are."""
     try:
         json.loads(text)
         inner = tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # the library raises bare Exception for a wrong layout
         raise DataError(
-            f"{path} is not a tokenizer: {str(error)[:80]}.",
+            f"{source} is not a tokenizer: {str(error)[:80]}.",
             "Expected the JSON layout of the `tokenizers` library.",
             remedy="Train one with `regraft tokenizer train`.",
         ) from error
-    return Tokenizer(inner, source=str(path))
+    # Some files cut and fill up every text to the length their makers trained with.
+    inner.no_truncation()
+    inner.no_padding()
+    return Tokenizer(inner, source=source, special_tokens=special_tokens)
+
+
+def _read_special_tokens(path: Path) -> dict[str, str] | None:
+    """The special tokens that Hugging Face's file names, each as text or as a table, if any."""
+    try:
+        values = json.loads(_read(path))
+        named = {key: values[key] for keys in _KEYS.values() for key in keys if values.get(key)}
+        tokens = {
+            key: value if isinstance(value, str) else str(value["content"])
+            for key, value in named.items()
+        }
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path} cannot be read: {str(error)[:80]}.",
+            "Expected a JSON object that names special tokens, such as pad_token.",
+            remedy="Restore the file, or remove it if the tokenizer was trained here.",
+        ) from error
+    return tokens or None
 
 
 def _load_lab_folder(dict_path: Path) -> Tokenizer:

@@ -22,7 +22,7 @@ from regraft.corruption import Moment
 from regraft.errors import TrainingError
 from regraft.heads import Model
 from regraft.objectives import Objective
-from regraft.optim import build_optimizer, learning_rate
+from regraft.optim import build_optimizer, learning_rate, rising_steps
 from regraft.parallel import build_runner, gradient_sync, whole, world
 from regraft.runtime import autocast, fastest_threads, is_out_of_memory, seeded
 
@@ -98,7 +98,7 @@ def build_state(model: Model, *, settings: TrainSettings, num_rows: int) -> Trai
         runner=runner,
         optimizer=build_optimizer(model, settings=settings),
         total_steps=total_steps,
-        decay_from=settings.warmup_steps,
+        decay_from=rising_steps(settings, total_steps=total_steps),
         num_threads=None if settings.threads == "auto" else settings.threads,
     )
 
@@ -305,8 +305,9 @@ def _settle(state: TrainState, *, seconds: float, settings: TrainSettings) -> No
     if state.seconds >= SETTLED_SHARE * budget_seconds:
         pace = float(np.median(state.recent_seconds))
         remaining = max(budget_seconds - state.seconds, 0.0)
-        state.decay_from = max(state.step, settings.warmup_steps)
         state.total_steps = state.step + max(int(remaining / pace), 1)
+        rising = rising_steps(settings, total_steps=state.total_steps)
+        state.decay_from = max(state.step, rising)
         state.settled_at = state.step
 
 

@@ -10,17 +10,19 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from regraft.cli import data, show, terminal, tokenizer, train, use
+from regraft.cli import data, export, show, terminal, tokenizer, train, use
 from regraft.errors import RegraftError
 from regraft.runtime import keep_memory, share_cores
 
 _ORDER = (
-    *("demo", "data", "tokenizer", "tokenize", "pretrain", "finetune", "compare"),
+    *("demo", "data", "tokenizer", "tokenize", "pretrain", "import", "finetune"),
     *(
+        "compare",
         "evaluate",
         "predict",
         "generate",
         "fill",
+        "export",
         "attention",
         "picture",
         "params",
@@ -84,12 +86,14 @@ app.add_typer(_tokenizer, name="tokenizer", help="Train a tokenizer; see what it
 
 app.command()(tokenizer.tokenize)
 app.command()(train.pretrain)
+app.command("import")(train.import_)
 app.command()(train.finetune)
 app.command()(train.compare)
 app.command()(use.evaluate)
 app.command()(use.predict)
 app.command()(use.generate)
 app.command()(use.fill)
+app.command()(export.export)
 app.command()(show.attention)
 app.command()(show.picture)
 app.command()(show.params)

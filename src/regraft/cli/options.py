@@ -129,9 +129,9 @@ def settings_from(
     """
     base_settings = None
     if base is not None:
-        from regraft.runfolder import read_settings
+        from regraft.bases import read_base_settings
 
-        base_settings = read_settings(base)
+        base_settings = read_base_settings(base)
     given = {key: value for key, value in (flags or {}).items() if value is not None}
     overrides = {**parse_assignments(assignments or []), **given}
     return resolve(

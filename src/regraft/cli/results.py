@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _ROWS_SHOWN = 12
 _LABELS_SHOWN = 10
 _TEXT_SHOWN = 90
+_LINE = 100
 
 
 def show_profile(profile: "Profile") -> None:
@@ -207,15 +208,24 @@ def show_evaluation(evaluation: "Evaluation") -> None:
 
 def show_ledger(counted: "Ledger", *, num_built: int, wrong: Sequence["WrongAnswer"]) -> None:
     """Every term with its formula and number, then what training costs, then wrong answers."""
-    letters = (f"{letter} = {value:,}" for letter, value in counted.symbols.items())
-    terminal.show_line(", ".join(letters))
+    from regraft.ledger import SYMBOLS
+
+    letters = (
+        f"{letter} = {value:,} ({SYMBOLS[letter]})" for letter, value in counted.symbols.items()
+    )
+    terminal.show_line(textwrap.fill(", ".join(letters), _LINE))
     rows = [(term.name, term.formula, f"{term.count:,}") for term in counted.terms]
     rows.append(("total, as in the built model", "", f"{num_built:,}"))
     terminal.show_table(["term", "formula", "parameters"], rows, right=["parameters"])
+    terminal.show_line(f"layers alone: {counted.layers:,}")
     terminal.show_line(f"base (without a head): {counted.base:,}")
     terminal.show_line(f"language model: {counted.language_model:,}")
     if counted.classifier is not None:
         terminal.show_line(f"classifier: {counted.classifier:,}")
+    products = [
+        (term.name, term.formula, f"{term.count / 1e6:,.3f}") for term in counted.flops_per_token
+    ]
+    terminal.show_table(["arithmetic a token", "formula", "MFLOP"], products, right=["MFLOP"])
     terminal.show_line(
         f"arithmetic: {counted.flops_forward / 1e6:,.1f} MFLOP a token forward, "
         f"{counted.flops_forward_backward / 1e6:,.1f} MFLOP with the way back"

@@ -7,10 +7,16 @@ import typer
 
 from regraft.cli import options, results, terminal
 from regraft.cli.options import settings_from
-from regraft.config import setting_help
+from regraft.config import setting_help, with_size
+from regraft.errors import ConfigError
+from regraft.runtime import matrix_speed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from regraft.config import Settings
+
+_PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def attention(
@@ -28,6 +34,7 @@ def attention(
     """
     from regraft.explain import attention_of, attention_picture
 
+    _check_suffix(out)
     seen = attention_of(run, text)
     if seen.num_cut and not quiet:
         terminal.show_message(
@@ -40,14 +47,44 @@ def attention(
 
 def picture(
     subject: Annotated[
-        Literal["mask", "positions"],
-        typer.Argument(help="The square mask, or the sinusoidal positions.", show_default=False),
+        Literal["mask", "masks", "positions"],
+        typer.Argument(
+            help="The mask of a preset, all masks side by side, or the positions of a preset.",
+            show_default=False,
+        ),
     ],
     out: options.PictureOut,
+    preset: Annotated[
+        str,
+        typer.Option(
+            "--preset",
+            metavar="NAME",
+            help="lab: square mask, sinusoids; bert: both sides, learned positions (of a --run); "
+            "modern: both sides, rotary positions.",
+        ),
+    ] = "lab",
+    objective: options.Objective = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            "--run",
+            metavar="RUN",
+            help="Draw what this run has, instead of a preset.",
+            show_default=False,
+        ),
+    ] = None,
     length: Annotated[
         int | None,
         typer.Option("--length", min=1, help="Number of positions.", show_default=False),
     ] = None,
+    padding: Annotated[
+        int,
+        typer.Option("--padding", min=0, metavar="N", help="Mask: the last N are padding."),
+    ] = 0,
+    packed: Annotated[
+        int,
+        typer.Option("--packed", min=1, metavar="N", help="Mask: N documents share the row."),
+    ] = 1,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -56,20 +93,63 @@ def picture(
     \b
     Example:
       regraft picture mask --out mask.png
-      regraft picture positions --out positions.png
+      regraft picture mask --preset bert --padding 4 --out mask.svg
+      regraft picture positions --preset modern --out positions.png
+      regraft picture positions --run runs/base --out positions.png
     """
-    from regraft.explain import mask_picture, positions_picture
+    _check_suffix(out)
+    if run is None:
+        chosen = settings_from("pretrain", preset=preset, flags={"objective.kind": objective})
+    else:
+        from regraft.runfolder import read_settings
 
-    length = length or {"mask": 16, "positions": 128}[subject]
-    figure = mask_picture(length) if subject == "mask" else positions_picture(length=length)
+        chosen = read_settings(run)
+    figure: Figure
+    if subject == "positions":
+        figure = _positions(chosen, run=run, length=length)
+    else:
+        from regraft.explain import mask_of, mask_picture, masks_picture
+
+        if subject == "masks":
+            figure = masks_picture() if length is None else masks_picture(length)
+        else:
+            is_causal = chosen.model.attention == "causal"
+            mask = mask_of(
+                length or 16, is_causal=is_causal, num_padding=padding, num_documents=packed
+            )
+            figure = mask_picture(mask)
     _save(figure, out, quiet=quiet)
     if json:
-        terminal.show_json({"path": str(out), "subject": subject, "length": length})
+        terminal.show_json({"path": str(out), "subject": subject})
+
+
+def _positions(chosen: "Settings", *, run: Path | None, length: int | None) -> "Figure":
+    from regraft import explain
+
+    model = chosen.model
+    if model.family == "bert":
+        if run is None:
+            raise ConfigError(
+                "The bert family learns its positions: those of a preset are random numbers.",
+                remedy="Pass a pre-trained run with --run.",
+            )
+        table_TD = explain.learned_positions(run, length=length)
+        return explain.learned_picture(table_TD, title=f"Learned positions of {run}")
+    if model.family == "modern":
+        width = model.width // model.num_heads
+        return explain.rotary_picture(width=width, length=length or 128)
+    if model.family == "foreign":
+        raise ConfigError(
+            f"{run} came from Hugging Face; its positions are those of its own code.",
+            remedy="Take a run that was pre-trained here; `regraft attention` draws any.",
+        )
+    return explain.sinusoids_picture(width=model.width, length=length or 128)
 
 
 def params(
     preset: options.Preset = None,
     size: options.Size = None,
+    objective: options.Objective = None,
     classes: Annotated[
         int | None,
         typer.Option(
@@ -113,7 +193,8 @@ def params(
     \b
     Example:
       regraft params --preset lab --classes 2 --explain
-      regraft params --size small --vocab 8192 --json
+      regraft params --preset bert
+      regraft params --preset modern --size small --objective replaced --json
     """
     chosen = settings_from(
         "pretrain",
@@ -126,20 +207,32 @@ def params(
             "model.width": width,
             "model.num_heads": heads,
             "tokenizer.size": vocab,
+            "objective.kind": objective,
         },
     )
-    from regraft.ledger import check_ledger, ledger, wrong_answers
+    from regraft.ledger import check_ledger, ledger, size_for_budget, wrong_answers
 
+    if chosen.model.size == "auto":
+        chosen = with_size(chosen, size_for_budget(chosen, flops_per_second=matrix_speed()))
     model, vocab_size = chosen.model, chosen.tokenizer.size
+    wrong = wrong_answers(model, vocab_size=vocab_size, num_classes=classes) if explain else []
     counted = ledger(
         model,
         vocab_size=vocab_size,
         num_classes=classes,
         max_length=chosen.data.max_length,
         batch_size=chosen.train.batch_size,
+        objective=chosen.objective,
+        pooling=chosen.head.pooling,
     )
-    built = check_ledger(counted, model, vocab_size, classes)
-    wrong = wrong_answers(model, vocab_size=vocab_size, num_classes=classes) if explain else []
+    built = check_ledger(
+        counted,
+        model,
+        vocab_size=vocab_size,
+        num_classes=classes,
+        objective=chosen.objective,
+        pooling=chosen.head.pooling,
+    )
     if json:
         explained = {"wrong_answers": [answer.to_dict() for answer in wrong]} if explain else {}
         terminal.show_json({**counted.to_dict(), **explained})
@@ -181,9 +274,20 @@ def shown(default: Any) -> str:
     return str(default).lower() if isinstance(default, bool) else str(default)
 
 
+def _check_suffix(path: Path) -> None:
+    """Refuse before any work what matplotlib could not write, or a reader not recognise."""
+    if path.suffix.lower() not in _PICTURE_SUFFIXES:
+        raise ConfigError(
+            f"--out {path} has {f'the suffix {path.suffix}' if path.suffix else 'no suffix'}.",
+            "A picture ends in .png, .svg or .pdf.",
+            remedy="Write for example --out picture.png.",
+        )
+
+
 def _save(figure: "Figure", path: Path, *, quiet: bool) -> None:
     from regraft.runtime import write_whole
 
-    write_whole(path, lambda file: figure.savefig(file, format="png"))
+    kind = path.suffix.lower().removeprefix(".")
+    write_whole(path, lambda file: figure.savefig(file, format=kind))
     if not quiet:
         terminal.show_message(f"The picture is in {path}.")

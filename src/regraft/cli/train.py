@@ -15,6 +15,7 @@ from regraft.config import ARMS
 from regraft.errors import ConfigError
 
 SCRATCH = "scratch"
+_BASES = "Pre-trained run folder, Hugging Face folder, or the lab's .pt file"
 
 _TRAIN = typer.Option("--train", metavar="FILE", help="Examples to learn from.", show_default=False)
 _VALID = typer.Option("--valid", metavar="FILE", help="Examples to watch.", show_default=False)
@@ -132,8 +133,8 @@ def finetune(
         str,
         typer.Option(
             "--base",
-            metavar="RUN",
-            help=f"Pre-trained run folder, or `{SCRATCH}` for random weights.",
+            metavar="BASE",
+            help=f"{_BASES}; or `{SCRATCH}` for random weights.",
             show_default=False,
         ),
     ],
@@ -214,7 +215,7 @@ def finetune(
 def compare(
     base: Annotated[
         Path,
-        typer.Option("--base", metavar="RUN", help="Pre-trained run folder.", show_default=False),
+        typer.Option("--base", metavar="BASE", help=f"{_BASES}.", show_default=False),
     ],
     train: Annotated[Path, _TRAIN],
     valid: Annotated[Path, _VALID],
@@ -301,6 +302,48 @@ def compare(
         terminal.show_json(comparison_to_dict(comparison))
     else:
         results.show_comparison(comparison, report_path=written["report.html"])
+
+
+def import_(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE.pt", help="Checkpoint of the lab.", show_default=False),
+    ],
+    out: options.RunOut,
+    tokenizer: options.TokenizerPath = None,
+    heads: Annotated[
+        int | None,
+        typer.Option(
+            "--heads",
+            min=1,
+            metavar="H",
+            help="Number of attention heads, which the file does not tell; by default the lab's.",
+            show_default=False,
+        ),
+    ] = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Make a run folder of a checkpoint from the lab.
+
+    The shape is read off its tensors, and its vocabulary is the dict.txt beside it or --tokenizer.
+    With a head over the vocabulary it can generate, with one over classes it can predict.
+
+    \b
+    Example:
+      regraft import pretrained_model_4layers.pt --tokenizer cls-books --out runs/lab
+    """
+    from regraft.bases import import_lab_file
+
+    run = import_lab_file(file, out=out, tokenizer_path=tokenizer, num_heads=heads)
+    num_parameters = sum(parameter.numel() for parameter in run.model.parameters())
+    if json:
+        told = {"run_dir": str(out), "kind": run.info.kind, "num_parameters": num_parameters}
+        terminal.show_json(told)
+    elif not quiet:
+        terminal.show_message(
+            f"{out} holds a {run.info.kind} with {num_parameters:,} parameters from {file}."
+        )
 
 
 def demo(

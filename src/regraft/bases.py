@@ -1,0 +1,214 @@
+"""What can serve as a base: a run folder, a Hugging Face folder, or a checkpoint of the lab.
+
+Comes in: a path. Goes out: a `LoadedRun`, whatever lies there, or its settings alone; and a lab
+checkpoint as a run folder. Pickled code is never run. Knows nothing of how a base is used.
+"""
+
+import dataclasses
+import os
+import re
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from regraft.config import PRESETS, Recipe, Settings, resolve
+from regraft.errors import RunFolderError
+from regraft.foreign import is_foreign_folder, load_foreign
+from regraft.heads import ClassifierHead, Head, LanguageModelHead, Model, NoHead
+from regraft.model import Backbone, sinusoidal_positions
+from regraft.runfolder import (
+    Kind,
+    LoadedRun,
+    RunInfo,
+    load_run,
+    open_run,
+    read_info,
+    read_settings,
+)
+from regraft.tokenizer import LAB_DICT_NAME, Tokenizer, load_tokenizer
+
+
+def load_base(path: Path) -> LoadedRun:
+    """The model to be fine-tuned, with its tokenizer and the settings that hold for it."""
+    if os.path.isfile(path):
+        return load_lab_file(path)
+    if _is_run_folder(path):
+        is_bare = read_info(path).kind == "base"
+        return load_run(path, kind="base" if is_bare else "language-model")
+    foreign = load_foreign(path)
+    model = Model(foreign.backbone, NoHead()).eval()
+    info = RunInfo(kind="base", status="complete")
+    return LoadedRun(path, info, foreign.settings, foreign.tokenizer, model)
+
+
+def read_base_settings(path: Path) -> Settings:
+    """The settings of a base alone. Only a run folder has them written down."""
+    return read_settings(path) if _is_run_folder(path) else load_base(path).settings
+
+
+def _is_run_folder(path: Path) -> bool:
+    """What is neither a file nor of Hugging Face is taken for one, and told what it lacks."""
+    # Not Path.is_file, which raises for a name too long.
+    return os.path.isfile(path / "run.json") or not (
+        os.path.isfile(path) or is_foreign_folder(path)
+    )
+
+
+# The lab's names for the parts of a layer, and ours.
+_LAYER = re.compile(r"transformer_encoder\.layers\.(\d+)\.")
+_PARTS = {
+    "self_attn.in_proj_weight": "attention.in_proj.weight",
+    "self_attn.in_proj_bias": "attention.in_proj.bias",
+    "self_attn.out_proj.weight": "attention.out_proj.weight",
+    "self_attn.out_proj.bias": "attention.out_proj.bias",
+    **{
+        f"{part}.{kind}": f"{part}.{kind}"
+        for part in ("linear1", "linear2", "norm1", "norm2")
+        for kind in ("weight", "bias")
+    },
+}
+_EMBEDDING, _POSITIONS = "encoder.weight", "pos_encoder.pe"
+_HEAD = {"classifier.decoder.weight": "linear.weight", "classifier.decoder.bias": "linear.bias"}
+
+
+def load_lab_file(
+    path: Path, *, tokenizer_path: Path | None = None, num_heads: int | None = None
+) -> LoadedRun:
+    """A lab checkpoint as a run of the lab family; the shape is read off its tensors.
+
+    They do not tell the number of heads: without one, it is the lab's. A head over the vocabulary
+    makes a language model, another a classifier of as many classes; without one it is a base.
+    """
+    found = _read_lab_tensors(path)
+    layers = {int(match[1]) for name in found if (match := _LAYER.match(name))}
+    names = _backbone_names(num_layers=len(layers))
+    has_head = any(name in found for name in _HEAD)
+    expected = {*names, *(_HEAD if has_head else ())}
+    if missing := sorted(expected - found.keys()):
+        _refuse_lab_file(path, f"lacks {missing[0]}")
+    if unknown := sorted(found.keys() - expected - {_POSITIONS}):
+        _refuse_lab_file(path, f"has {unknown[0]}, which the lab's model has not")
+
+    tokenizer = _lab_tokenizer(path, tokenizer_path=tokenizer_path)
+    vocab_size, width = found[_EMBEDDING].shape
+    if vocab_size != tokenizer.vocab_size:
+        raise RunFolderError(
+            f"{path} is made for {vocab_size:,} tokens, but its tokenizer has "
+            f"{tokenizer.vocab_size:,}.",
+            "The ids of a text must be those that the model was trained with.",
+            remedy=f"Give the {LAB_DICT_NAME} that it was trained with.",
+        )
+    num_classes = len(found["classifier.decoder.bias"]) if has_head else None
+    recipe: Recipe = "pretrain" if num_classes in (None, vocab_size) else "finetune"
+    longest = _num_positions(path, found=found, width=width)
+    settings = resolve(
+        recipe,
+        preset="lab",
+        overrides={
+            "model.width": width,
+            "model.num_layers": len(layers),
+            "model.num_heads": num_heads,
+            "model.feedforward_width": len(found["transformer_encoder.layers.0.linear1.bias"]),
+            "model.max_positions": longest,
+            "data.max_length": longest
+            and min(longest, PRESETS["lab"][recipe]["data"]["max_length"]),
+        },
+    )
+    head: Head = NoHead()
+    kind: Kind = "base"
+    labels: tuple[str, ...] = ()
+    if num_classes == vocab_size:
+        kind, head = "language-model", LanguageModelHead(settings.model, vocab_size=vocab_size)
+    elif num_classes is not None:
+        kind, labels = "classifier", tuple(map(str, range(num_classes)))
+        head = ClassifierHead(
+            settings.model, num_classes=num_classes, pooling=settings.head.pooling
+        )
+    model = Model(Backbone(settings.model, vocab_size=vocab_size), head)
+    try:
+        model.backbone.load_state_dict({ours: found[name] for name, ours in names.items()})
+        head.load_state_dict({ours: found[name] for name, ours in _HEAD.items() if has_head})
+    except RuntimeError as error:
+        _refuse_lab_file(path, f"does not fit together: {str(error).splitlines()[-1].strip()}")
+    info = RunInfo(kind=kind, status="complete", labels=labels)
+    return LoadedRun(path, info, settings, tokenizer, model.eval())
+
+
+def import_lab_file(
+    path: Path, *, out: Path, tokenizer_path: Path | None = None, num_heads: int | None = None
+) -> LoadedRun:
+    """A lab checkpoint written as a run folder, to be used like any that was trained here."""
+    with open_run(out, resume=False) as (folder, _):
+        run = load_lab_file(path, tokenizer_path=tokenizer_path, num_heads=num_heads)
+        info = dataclasses.replace(run.info, status="training", result={"imported": str(path)})
+        info = folder.start(info, settings=run.settings, tokenizer=run.tokenizer, resume=False)
+        folder.finish(info, model=run.model)
+    return load_run(out)
+
+
+def _read_lab_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors by the names they have without the prefix `base.`, in full precision."""
+    try:
+        checkpoint: Any = torch.load(path, weights_only=True, map_location="cpu")
+    except UnpicklingError as error:
+        raise RunFolderError(
+            f"{path} is no checkpoint, or holds pickled code or objects beside its weights.",
+            "Code from a file is never run.",
+            remedy='Save it again with torch.save({"model_state_dict": model.state_dict()}, FILE).',
+        ) from error
+    except (OSError, RuntimeError, EOFError, ValueError) as error:
+        reason = (str(error).splitlines() or ["it is empty"])[0]
+        raise RunFolderError(
+            f"{path} cannot be read: {reason[:120]}.",
+            "Expected a run folder, a Hugging Face folder, or a checkpoint of the lab.",
+            remedy="Check the path given as the base.",
+        ) from error
+    tensors = checkpoint.get("model_state_dict") if isinstance(checkpoint, dict) else None
+    if not isinstance(tensors, dict):
+        _refuse_lab_file(path, "has no model_state_dict")
+    if not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
+        _refuse_lab_file(path, "holds something else than tensors in its model_state_dict")
+    return {name.removeprefix("base."): tensor.float() for name, tensor in tensors.items()}
+
+
+def _backbone_names(*, num_layers: int) -> dict[str, str]:
+    """The lab's name of every tensor of the backbone, and ours."""
+    names = {_EMBEDDING: "embedding.weight"}
+    for layer in range(max(num_layers, 1)):
+        for theirs, ours in _PARTS.items():
+            names[f"transformer_encoder.layers.{layer}.{theirs}"] = f"blocks.{layer}.{ours}"
+    return names
+
+
+def _num_positions(path: Path, *, found: dict[str, Tensor], width: int) -> int | None:
+    """How many positions the file has; they must be the sinusoids, for ours have no weights."""
+    if _POSITIONS not in found:
+        return None
+    table_TD = found[_POSITIONS].squeeze(1)
+    if table_TD.shape[1:] != (width,) or not torch.allclose(
+        table_TD, sinusoidal_positions(len(table_TD), width=width), atol=1e-4
+    ):
+        _refuse_lab_file(path, f"has positions in {_POSITIONS} that are not the lab's sinusoids")
+    return len(table_TD)
+
+
+def _lab_tokenizer(path: Path, *, tokenizer_path: Path | None) -> Tokenizer:
+    if tokenizer_path is None and not (path.parent / LAB_DICT_NAME).is_file():
+        raise RunFolderError(
+            f"There is no {LAB_DICT_NAME} beside {path}.",
+            "A checkpoint of the lab does not hold its vocabulary.",
+            remedy=f"Put {LAB_DICT_NAME} and its SentencePiece model there, or make a run folder: "
+            f"regraft import {path} --tokenizer PATH --out RUN.",
+        )
+    return load_tokenizer(tokenizer_path or path.parent / LAB_DICT_NAME)
+
+
+def _refuse_lab_file(path: Path, problem: str) -> NoReturn:
+    raise RunFolderError(
+        f"{path} {problem}.",
+        "Expected a checkpoint of the lab: embedding, layers of nn.TransformerEncoder, one head.",
+        remedy="Check the file, or pre-train a base with `regraft pretrain`.",
+    )

@@ -1,0 +1,237 @@
+"""What every export has: a new folder, written whole; a tokenizer file; a proof that it is exact.
+
+Comes in: a loaded run and a place. Goes out: the folder, once all is in it and checked, or nothing.
+Knows no format: interop.py (Hugging Face) and exchange.py (ONNX) fill the folder.
+"""
+
+import contextlib
+import dataclasses
+import importlib
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from jaxtyping import Float
+from tokenizers import processors
+from torch import Tensor
+
+from regraft.errors import ConfigError, DiskError, RegraftError
+from regraft.runfolder import LoadedRun
+from regraft.runtime import disk_error, sync_folder
+
+# The largest difference between a score of ours and the export's.
+TOLERANCE = 1e-4
+# How many scores of one text the card shows.
+_VECTOR_LENGTH = 4
+
+# Made up: nothing, one word, several alphabets, names of special tokens. `sample_texts` adds one
+# that is longer than any model reads.
+_SENTENCES = (
+    "A quiet book about the sea, and about all that two sisters do not say.",
+    "",
+    "Yes.",
+    "Un récit drôle et tendre\u00a0; l'été, des œufs à la neige, et puis plus rien…",
+    "No, no, no! 3 stars of 10, and 2 of them for the cover \U0001f600",
+    "Книга короткая,\tno 長い本.\n\nThe end",
+)
+_SPECIAL_SENTENCE = "In a review, </s> or <mask> or <pad> is text like any other."
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How far the scores of an export are from ours: the largest difference for each padding.
+
+    None is a padding that the format cannot express. `vector` are the first scores of `text`.
+    """
+
+    name: str
+    differences: dict[str, float | None]
+    num_texts: int
+    text: str
+    vector: tuple[float, ...]
+
+    @property
+    def largest(self) -> float:
+        """The largest difference of all."""
+        return max(value for value in self.differences.values() if value is not None)
+
+
+@dataclass(frozen=True)
+class Int8Cost:
+    """What eight bits cost and gained: answers that stayed the same, accuracy, size and speed.
+
+    Answers are classes, or the likeliest token at every position. `speed_ratio` is how many times
+    as fast it is, both measured in turns. Without labelled data there is no accuracy.
+    """
+
+    num_texts: int
+    agreement: float
+    largest_difference: float
+    speed_ratio: float
+    num_bytes: int
+    num_bytes_fp32: int
+    accuracy: float | None = None
+    accuracy_fp32: float | None = None
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """What was written, and how exact it is."""
+
+    out: str
+    format: str
+    parity: tuple[Parity, ...]
+    note: str = ""
+    int8: Int8Cost | None = None
+
+    @property
+    def largest_difference(self) -> float:
+        """The largest difference of a score from ours."""
+        return max(parity.largest for parity in self.parity)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {**dataclasses.asdict(self), "largest_difference": self.largest_difference}
+
+
+def needed(module: str, *, extra: str) -> Any:
+    """A module that only an extra of regraft installs."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"This export needs {module.partition('.')[0]}, which is not installed.",
+            remedy=f"Run `pip install 'regraft[{extra}]'`.",
+        ) from error
+
+
+def check_family(run: LoadedRun) -> None:
+    """Refuse a model that is not one of our own."""
+    if run.settings.model.family == "foreign":
+        raise ConfigError(
+            f"{run.run_dir} stands on a Hugging Face model, whose layers regraft does not know.",
+            "Models of the families lab, bert and modern can be exported.",
+            remedy="Use it through `regraft predict`, or graft onto a base of regraft's own.",
+        )
+
+
+@contextlib.contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """A folder beside `out`, which takes its place at the end; after an error nothing is left."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise DiskError(
+            f"{out} exists and is not an empty folder.",
+            "An export is written into a folder of its own.",
+            remedy="Choose another --out.",
+        )
+    beside = out.parent / f".{out.name}.{os.getpid()}"
+    try:
+        beside.mkdir(parents=True)
+    except OSError as error:
+        raise disk_error(out, error) from error
+    try:
+        yield beside
+        _sync(beside)
+        if out.exists():
+            out.rmdir()
+        beside.rename(out)
+        sync_folder(out.parent)
+    except OSError as error:
+        if error.errno is None:  # not the system's: a library that could not read its own file
+            raise
+        raise disk_error(out, error) from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _sync(folder: Path) -> None:
+    # The folder has what the user's umask allows; some libraries write private files into it.
+    mode = folder.stat().st_mode & 0o666
+    for path in folder.rglob("*"):
+        if path.is_file():
+            path.chmod(mode)
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+
+
+def sample_texts(run: LoadedRun, *, has_special_names: bool) -> list[str]:
+    """Texts to compare an export on; the last one is longer than the model reads."""
+    long = " ".join([_SENTENCES[0]] * (run.settings.data.max_length // 8 + 1))
+    special = [_SPECIAL_SENTENCE] if has_special_names else []
+    return [*_SENTENCES, *special, long]
+
+
+def read_ids(run: LoadedRun, text: str) -> list[int]:
+    """The ids that a model of ours reads: start token, then the text, cut to length."""
+    ids = [run.tokenizer.start_id, *run.tokenizer.encode(text)]
+    return ids[: run.settings.data.max_length]
+
+
+def special_names(run: LoadedRun) -> dict[str, str]:
+    """The special tokens of a run by the names of their roles in transformers."""
+    tokenizer = run.tokenizer
+    ids = {
+        "pad_token": tokenizer.pad_id,
+        "unk_token": tokenizer.unknown_id,
+        "bos_token": tokenizer.start_id,
+        "cls_token": tokenizer.start_id,
+        "eos_token": tokenizer.end_id,
+        "sep_token": tokenizer.separator_id,
+        "mask_token": tokenizer.mask_id,
+    }
+    return {role: tokenizer.tokens([n])[0] for role, n in ids.items() if n is not None}
+
+
+def exported_tokenizer(run: LoadedRun) -> tokenizers.Tokenizer:
+    """The run's tokenizer, which now adds by itself what regraft adds: `<s>` before a text.
+
+    The bert family also reads pairs, as it was pre-trained: `<s> A <sep> B <sep>`.
+    """
+    inner = tokenizers.Tokenizer.from_file(str(run.run_dir / "tokenizer.json"))
+    names = special_names(run)
+    start, separator = names["bos_token"], names.get("sep_token")
+    pair = f"{start} $A $B"
+    if run.settings.model.family == "bert" and separator is not None:
+        pair = f"{start} $A {separator} $B:1 {separator}:1"
+    used = [name for name in (start, separator) if name is not None]
+    inner.post_processor = processors.TemplateProcessing(
+        single=f"{start} $A",
+        pair=pair,
+        special_tokens=[(name, inner.token_to_id(name)) for name in used],
+    )
+    inner.no_truncation()
+    inner.no_padding()
+    return inner
+
+
+def first_scores(scores: Float[Tensor, "*shape"]) -> tuple[float, ...]:
+    """A few scores of one text, to recognise a model by: those of its last token or its classes."""
+    last = scores.reshape(-1, scores.shape[-1])[-1]
+    return tuple(last[:_VECTOR_LENGTH].tolist())
+
+
+def check_ids(run: LoadedRun, text: str, ids: list[int], *, made_by: str) -> None:
+    """Refuse an export that would read other tokens than regraft."""
+    expected = read_ids(run, text)
+    if ids != expected:
+        raise RegraftError(
+            f"{made_by} reads {text[:40]!r} as {ids[:8]} ..., regraft as {expected[:8]} ....",
+            "An export has to read the same tokens; nothing was written.",
+            remedy="Please report this with the tokenizer.json of the run.",
+        )
+
+
+def check_parity(parity: Parity, *, made_by: str) -> None:
+    """Refuse an export whose scores are not ours; a score that is no number is not ours either."""
+    for padding, difference in parity.differences.items():
+        if difference is not None and not difference <= TOLERANCE:
+            raise RegraftError(
+                f"The export as {parity.name} differs from regraft by {difference:.2g} in a score "
+                f"({padding}).",
+                f"At most {TOLERANCE:g} is exact enough; nothing was written.",
+                remedy=f"Please report this with the version of {made_by}.",
+            )

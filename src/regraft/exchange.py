@@ -1,0 +1,340 @@
+"""A run folder becomes an ONNX folder: any batch, any length, checked in onnxruntime.
+
+Comes in: a run folder of any family and head. Goes out: model.onnx, its tokenizer, a card, and on
+demand the same model in eight bits with what that cost. Writes no other format; interop.py does.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from regraft.batches import ExampleRows, budget_batches, padded
+from regraft.card import onnx_card
+from regraft.config import DataSettings
+from regraft.delivery import (
+    ExportResult,
+    Int8Cost,
+    Parity,
+    check_family,
+    check_ids,
+    check_parity,
+    exported_tokenizer,
+    first_scores,
+    needed,
+    new_folder,
+    sample_texts,
+    special_names,
+)
+from regraft.errors import ConfigError
+from regraft.heads import Model, ReplacedHead
+from regraft.model import Sight, attention_mask, places_in_document
+from regraft.runfolder import LoadedRun, load_run
+from regraft.runtime import SILENT, Progress, write_json, write_text
+from regraft.synthetic import synthetic_reviews
+from regraft.text import Labels, check_labels_known, load_examples
+
+MODEL_NAME, INT8_NAME = "model.onnx", "model.int8.onnx"
+# Made-up texts on which eight bits are compared when no data is given.
+_NUM_TEXTS = 200
+# Positions a run of a session; where every one is scored over the vocabulary, fewer.
+_MAX_TOKENS, _MAX_SCORED_TOKENS = 8192, 512
+# A protobuf file ends here; weights of a larger model lie beside it.
+_MAX_BYTES = 2**31 - 2**24
+
+
+class Traceable(nn.Module):
+    """The same model without its shortcuts: always the whole mask, and the place of every token.
+
+    The shortcuts look at values (is there padding? where?), which a graph cannot.
+    """
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, ids_BT: Int[Tensor, "B T"], mask_BT: Int[Tensor, "B T"]
+    ) -> Float[Tensor, "*scores"]:
+        backbone = self.model.backbone
+        is_modern = backbone.settings.family == "modern"
+        real_BT = mask_BT != 0
+        places_BT = places_in_document(real_BT)
+        sight = Sight(
+            is_causal=backbone.is_causal,
+            mask=attention_mask(real_BT, is_causal=backbone.is_causal),
+            turns=backbone.rotary_2PK[:, places_BT].unsqueeze(2) if is_modern else None,
+        )
+        x_BTD = backbone.embed(ids_BT, places_BT=places_BT)
+        for block in backbone.blocks:
+            x_BTD = block(x_BTD, sight=sight)
+        hidden_BTD = backbone.final_norm(x_BTD) if is_modern else x_BTD
+        scores: Tensor = self.model.head(
+            hidden_BTD, real_BT=real_BT, embedding_VD=backbone.embedding.weight
+        )
+        return scores
+
+
+def export_onnx(
+    run_dir: str | Path,
+    *,
+    out: str | Path,
+    int8: bool = False,
+    data_path: str | Path | None = None,
+    data: DataSettings | None = None,
+    progress: Progress = SILENT,
+) -> ExportResult:
+    """Write the model of a run folder to `out`, a new or empty folder, as an ONNX graph.
+
+    With `int8` a second graph has its weights in eight bits; what that costs is measured on the
+    labelled file `data_path`, or on made-up texts.
+    """
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        needed(name, extra="onnx")
+    run = load_run(Path(run_dir))
+    check_family(run)
+    texts, targets = _measured_on(run, data_path, data=data)
+    with new_folder(Path(out)) as folder:
+        progress.start("writing model.onnx", total=None)
+        _write_graph(run.model, folder / MODEL_NAME)
+        _write_tokenizer(run, folder / "tokenizer.json")
+        progress.finish()
+        progress.start("comparing in onnxruntime", total=None)
+        parity = _parity(run, folder)
+        check_parity(parity, made_by="onnxruntime")
+        progress.finish()
+        cost = None
+        if int8:
+            progress.start("quantising and measuring", total=None)
+            _write_int8(folder)
+            cost = _int8_cost(run, folder, texts=texts, targets=targets)
+            progress.finish()
+        result = ExportResult(str(out), "onnx", (parity,), int8=cost)
+        write_json(folder / "config.json", _config(run, result))
+        name = Path(out).resolve().name
+        write_text(folder / "README.md", onnx_card(run, parity=parity, name=name, int8=cost))
+    return result
+
+
+def _measured_on(
+    run: LoadedRun, path: str | Path | None, *, data: DataSettings | None
+) -> tuple[list[str], list[int] | None]:
+    """Texts and their classes; of made-up texts there are none."""
+    if path is None:
+        reviews = synthetic_reviews(num_documents=_NUM_TEXTS, seed=0)
+        return [review.text for review in reviews], None
+    if run.info.kind != "classifier":
+        raise ConfigError(
+            f"{run.run_dir} holds a language model, which gives no labels to compare with {path}.",
+            remedy="Leave --data away: the likeliest tokens are compared on made-up texts.",
+        )
+    labels = Labels(run.info.labels)
+    examples = load_examples(path, data=data or run.settings.data)
+    check_labels_known(examples, labels)
+    return [example.text for example in examples], labels.targets(examples).tolist()
+
+
+def _write_graph(model: Model, path: Path) -> None:
+    ids_BT = torch.arange(6).reshape(2, 3)
+    mask_BT = torch.tensor([[1, 1, 1], [0, 1, 1]])
+    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
+    with _quiet():
+        program = torch.onnx.export(
+            Traceable(model).eval(),
+            (ids_BT, mask_BT),
+            input_names=["input_ids", "attention_mask"],
+            output_names=["logits"],
+            dynamic_shapes=(sizes, sizes),
+            dynamo=True,
+            verbose=False,
+        )
+    assert program is not None
+    # Every node says which line of which file on this machine it comes from: nobody's business.
+    for node in program.model.graph.all_nodes():
+        node.metadata_props.clear()
+    num_bytes = sum(tensor.nbytes for tensor in model.state_dict().values())
+    program.save(path, external_data=num_bytes > _MAX_BYTES)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the exporter and the quantiser tell of their own insides."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "root")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _write_tokenizer(run: LoadedRun, path: Path) -> None:
+    """A tokenizer that cuts and pads by itself: nobody else is there to do it."""
+    inner = exported_tokenizer(run)
+    inner.enable_truncation(run.settings.data.max_length)
+    inner.enable_padding(pad_id=run.tokenizer.pad_id, pad_token=special_names(run)["pad_token"])
+    write_text(path, inner.to_str(pretty=True) + "\n")
+
+
+def _config(run: LoadedRun, result: ExportResult) -> dict[str, Any]:
+    return {
+        "kind": run.info.kind,
+        "labels": list(run.info.labels),
+        "inputs": ["input_ids", "attention_mask"],
+        "outputs": ["logits"],
+        "max_length": run.settings.data.max_length,
+        "max_positions": run.settings.model.max_positions,
+        "pad_id": run.tokenizer.pad_id,
+        "parity": dataclasses.asdict(result.parity[0]),
+        "int8": None if result.int8 is None else dataclasses.asdict(result.int8),
+    }
+
+
+def _parity(run: LoadedRun, folder: Path) -> Parity:
+    """The files read as anyone would read them, beside our own model."""
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.encode_special_tokens = True
+    session = _Session(folder / MODEL_NAME, run=run)
+    texts = sample_texts(run, has_special_names=True)
+    rows = [tokenizer.encode(text).ids for text in texts]
+    for text, ids in zip(texts, rows, strict=True):
+        check_ids(run, text, ids, made_by="the exported tokenizer")
+    alone, together = [[row] for row in rows], [rows[:-1], rows[:2]]
+    return Parity(
+        name=MODEL_NAME,
+        differences={
+            "no padding": _largest(run, session, alone, pads_left=False),
+            "padding on the right": _largest(run, session, together, pads_left=False),
+            "padding on the left": _largest(run, session, together, pads_left=True),
+        },
+        num_texts=len(texts),
+        text=texts[0],
+        vector=first_scores(torch.from_numpy(session.scores(*_batch(run, rows[:1])))[0]),
+    )
+
+
+@torch.no_grad()
+def _largest(
+    run: LoadedRun, session: "_Session", groups: list[list[list[int]]], *, pads_left: bool
+) -> float:
+    """The largest difference between a score of ours and of the session's."""
+    found = []
+    for group in groups:
+        ids_BT, real_BT = _batch(run, group)
+        if pads_left:
+            num_pads = [int(row) for row in (~real_BT).sum(axis=1)]
+            ids_BT, real_BT = (
+                np.stack([np.roll(row, n) for row, n in zip(part, num_pads, strict=True)])
+                for part in (ids_BT, real_BT)
+            )
+        ours = run.model(torch.from_numpy(ids_BT), real_BT=torch.from_numpy(real_BT)).numpy()
+        difference = np.abs(ours - session.scores(ids_BT, real_BT))
+        found.append((difference[real_BT] if session.is_of_tokens else difference).max())
+    return float(np.max(found))
+
+
+def _batch(run: LoadedRun, rows: list[list[int]]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    ids_BT, real_BT = padded([np.array(row) for row in rows], pad_id=run.tokenizer.pad_id)
+    return ids_BT.numpy(), real_BT.numpy()
+
+
+class _Session:
+    """A graph in onnxruntime, asked as our model is."""
+
+    def __init__(self, path: Path, *, run: LoadedRun) -> None:
+        onnxruntime = needed("onnxruntime", extra="onnx")
+        self._inner = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        self.is_of_tokens = run.info.kind != "classifier"
+        self._has_one_score = isinstance(run.model.head, ReplacedHead)
+
+    def scores(self, ids_BT: NDArray[np.int64], real_BT: NDArray[np.bool_]) -> NDArray[np.float32]:
+        """Of every class, or of every token at every position."""
+        given = {"input_ids": ids_BT, "attention_mask": real_BT.astype(np.int64)}
+        scores: NDArray[np.float32] = self._inner.run(["logits"], given)[0]
+        return scores
+
+    def answers(self, scores: NDArray[np.float32], real_BT: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """The class of every row; or at every real position the likeliest token, or yes or no."""
+        best = (scores > 0).astype(np.int64) if self._has_one_score else scores.argmax(axis=-1)
+        return best[real_BT] if self.is_of_tokens else best
+
+
+def _write_int8(folder: Path) -> None:
+    onnx = needed("onnx", extra="onnx")
+    quantization = needed("onnxruntime.quantization", extra="onnx")
+    graph = onnx.load(folder / MODEL_NAME)
+    # The quantiser transposes weights, and then trips over their shapes as noted before.
+    graph.graph.ClearField("value_info")
+    with _quiet():
+        quantization.quantize_dynamic(graph, folder / INT8_NAME)
+
+
+def _int8_cost(
+    run: LoadedRun, folder: Path, *, texts: list[str], targets: list[int] | None
+) -> Int8Cost:
+    """Both graphs over the same batches, in turns: what else the machine does strikes both."""
+    paths = {"fp32": folder / MODEL_NAME, "int8": folder / INT8_NAME}
+    sessions = {name: _Session(path, run=run) for name, path in paths.items()}
+    rows = ExampleRows(
+        texts,
+        targets=targets or [0] * len(texts),
+        tokenizer=run.tokenizer,
+        data=run.settings.data,
+    )
+    is_of_tokens = sessions["fp32"].is_of_tokens
+    groups = budget_batches(
+        rows.lengths,
+        numbers=np.arange(len(texts)),
+        max_tokens=_MAX_SCORED_TOKENS if is_of_tokens else _MAX_TOKENS,
+    )
+    seconds = dict.fromkeys(sessions, 0.0)
+    num_right = dict.fromkeys(sessions, 0)
+    num_same = num_answers = 0
+    largest = 0.0
+    for turn, numbers in enumerate([groups[0], *groups]):
+        batch = rows.batch(numbers)
+        ids_BT, real_BT = batch.ids_BT.numpy(), batch.real_BT.numpy()
+        scores, answers = {}, {}
+        for name in list(sessions)[:: 1 if turn % 2 else -1]:
+            start = time.perf_counter()
+            scores[name] = sessions[name].scores(ids_BT, real_BT)
+            seconds[name] += time.perf_counter() - start
+            answers[name] = sessions[name].answers(scores[name], real_BT)
+        if turn == 0:  # warms up both, and counts for nothing
+            seconds = dict.fromkeys(sessions, 0.0)
+            continue
+        num_same += int((answers["fp32"] == answers["int8"]).sum())
+        num_answers += len(answers["fp32"])
+        difference = np.abs(scores["fp32"] - scores["int8"])
+        largest = max(largest, float((difference[real_BT] if is_of_tokens else difference).max()))
+        if targets is not None:
+            for name in sessions:
+                num_right[name] += int((answers[name] == batch.targets.numpy()).sum())
+    accuracy = {
+        name: None if targets is None else num_right[name] / len(texts) for name in sessions
+    }
+    return Int8Cost(
+        num_texts=len(texts),
+        agreement=num_same / num_answers,
+        largest_difference=largest,
+        speed_ratio=seconds["fp32"] / seconds["int8"],
+        num_bytes=paths["int8"].stat().st_size,
+        num_bytes_fp32=paths["fp32"].stat().st_size,
+        accuracy=accuracy["int8"],
+        accuracy_fp32=accuracy["fp32"],
+    )

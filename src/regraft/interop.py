@@ -1,0 +1,178 @@
+"""A run folder becomes a Hugging Face folder that needs no code of ours, checked by loading it.
+
+Comes in: a run folder. Goes out: a folder that transformers' Auto classes and pipelines load, with
+a model card, and an `ExportResult` that says how far its scores are from ours. Which class holds
+which model is translation.py's to know.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from regraft.card import huggingface_card
+from regraft.delivery import (
+    ExportResult,
+    Parity,
+    check_family,
+    check_ids,
+    check_parity,
+    exported_tokenizer,
+    first_scores,
+    needed,
+    new_folder,
+    sample_texts,
+    special_names,
+)
+from regraft.model import is_right_padded, places_in_document
+from regraft.runfolder import LoadedRun, load_run
+from regraft.runtime import SILENT, Progress, write_json, write_text
+from regraft.translation import Translation, translations
+
+# A sentence for the first place of a pair; sample texts stand in the second.
+_FIRST = "The first sentence of a pair."
+# Longer samples are compared alone: scores over a large vocabulary fill the memory.
+_LONGEST_IN_BATCH = 64
+
+
+def export_huggingface(
+    run_dir: str | Path, *, out: str | Path, progress: Progress = SILENT
+) -> ExportResult:
+    """Write the model of a run folder to `out`, a new or empty folder, as transformers has it.
+
+    The folder is loaded again, and refused unless it scores as regraft does.
+    """
+    transformers = needed("transformers", extra="hf")
+    run = load_run(Path(run_dir))
+    check_family(run)
+    parts = translations(run)
+    with _quiet(transformers), new_folder(Path(out)) as folder:
+        for part in parts:
+            progress.start(f"writing {part.architecture}", total=None)
+            _write_model(part, folder / part.folder, run=run, transformers=transformers)
+            _write_tokenizer(part, folder / part.folder, run=run)
+            progress.finish()
+        parities = []
+        for part in parts:
+            progress.start(f"comparing {part.architecture}", total=None)
+            parity = _parity(part, folder / part.folder, run=run, transformers=transformers)
+            check_parity(parity, made_by="transformers")
+            parities.append(parity)
+            progress.finish()
+        card = huggingface_card(run, parts=parts, parities=parities, name=Path(out).resolve().name)
+        write_text(folder / "README.md", card)
+    return ExportResult(
+        out=str(out),
+        format="hf",
+        parity=tuple(parities),
+        note=parts[0].note,
+    )
+
+
+@contextlib.contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Without the library's own bars and advice: what matters is told by us."""
+    logging = transformers.utils.logging
+    verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if has_bars:
+            logging.enable_progress_bar()
+
+
+def _write_model(part: Translation, folder: Path, *, run: LoadedRun, transformers: Any) -> None:
+    config = transformers.AutoConfig.for_model(part.model_type, **part.config)
+    model = getattr(transformers, part.architecture)(config)
+    # Strict: every tensor of theirs is one of ours, and none of ours is left.
+    model.load_state_dict(part.tensors)
+    if part.task == "text-generation":
+        # As in regraft, padding and start never continue a text.
+        never = [run.tokenizer.pad_id, run.tokenizer.start_id]
+        model.generation_config.suppress_tokens = never
+    model.save_pretrained(folder)
+
+
+def _write_tokenizer(part: Translation, folder: Path, *, run: LoadedRun) -> None:
+    write_text(folder / "tokenizer.json", exported_tokenizer(run).to_str(pretty=True) + "\n")
+    types = ["token_type_ids"] if run.settings.model.family == "bert" else []
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": run.settings.data.max_length,
+        "truncation_side": "right",
+        # A text is continued at its end, where padding must not stand.
+        "padding_side": "left" if part.task == "text-generation" else "right",
+        "model_input_names": ["input_ids", *types, "attention_mask"],
+        "clean_up_tokenization_spaces": False,
+        # In a text "</s>" is text; but who fills in a text has to be able to write "<mask>".
+        "split_special_tokens": part.task != "fill-mask",
+        **special_names(run),
+    }
+    write_json(folder / "tokenizer_config.json", config)
+
+
+@torch.no_grad()
+def _parity(part: Translation, folder: Path, *, run: LoadedRun, transformers: Any) -> Parity:
+    """The export loaded as anyone would load it, beside our own model."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    auto_class = getattr(transformers, part.auto_class)
+    model = auto_class.from_pretrained(folder, local_files_only=True).eval()
+    assert type(model).__name__ == part.architecture, "the Auto class chose another one"
+    texts = sample_texts(run, has_special_names=part.task != "fill-mask")
+    for text in texts:
+        check_ids(run, text, tokenizer(text, truncation=True)["input_ids"], made_by="transformers")
+
+    def encoded(texts: list[str], **padding: Any) -> Any:
+        pairs = [[_FIRST] * len(texts), texts] if "seq_relationship_logits" in part.outputs else []
+        return tokenizer(*(pairs or [texts]), truncation=True, return_tensors="pt", **padding)
+
+    short = [text for text in texts if len(tokenizer(text)["input_ids"]) <= _LONGEST_IN_BATCH]
+    rows = {
+        "no padding": [encoded([text]) for text in texts],
+        "padding on the right": [encoded(short, padding=True, padding_side="right")],
+        "padding on the left": [encoded(short, padding=True, padding_side="left")],
+    }
+    scores = getattr(model(**encoded(texts[:1])), next(iter(part.outputs)))[0]
+    return Parity(
+        name=part.architecture,
+        differences={
+            padding: _largest(_differences(part, model, batch) for batch in batches)
+            for padding, batches in rows.items()
+        },
+        num_texts=len(texts),
+        text=texts[0],
+        vector=first_scores(scores),
+    )
+
+
+def _largest(found: Iterator[list[Tensor]]) -> float | None:
+    values = [difference for batch in found for difference in batch]
+    return float(torch.stack(values).max()) if values else None
+
+
+def _differences(part: Translation, model: Any, batch: Any) -> list[Tensor]:
+    """The largest difference of every output that can be compared under this padding."""
+    ids_BT, real_BT = batch["input_ids"], batch["attention_mask"].bool()
+    types_BT = batch.get("token_type_ids", torch.zeros_like(ids_BT))
+    is_left_padded = not is_right_padded(real_BT)
+    places = _places(real_BT) if is_left_padded and part.needs_places else {}
+    theirs = model(**batch, **places)
+    ours = part.scores(ids_BT, real_BT, types_BT)
+    differences = []
+    for name, output in part.outputs.items():
+        if is_left_padded and not output.survives_left_padding:
+            continue
+        difference = (ours[name] - getattr(theirs, name)).abs()
+        differences.append((difference[real_BT] if output.is_of_tokens else difference).max())
+    return differences
+
+
+def _places(real_BT: Bool[Tensor, "B T"]) -> dict[str, Tensor]:
+    return {"position_ids": places_in_document(real_BT)}

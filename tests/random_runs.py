@@ -1,0 +1,97 @@
+"""Complete run folders with random weights: every family, objective and pooling, in no time.
+
+Biases and gains are random, too: with zeros and ones a wrong place for them would not show.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from conftest import make_examples
+from torch import nn
+
+from regraft.config import Settings, TokenizerSettings, resolve
+from regraft.heads import Model, build_classifier, build_language_model
+from regraft.runfolder import RunFolder, RunInfo
+from regraft.tokenizer import Tokenizer, train_tokenizer
+
+LABELS = ("bad", "good", "so so")
+SHAPE = {
+    "model.width": 24,
+    "model.num_layers": 3,
+    "model.num_heads": 4,
+    "model.feedforward_width": 20,
+    "model.max_positions": 40,
+    "data.max_length": 32,
+    "train.steps": 1,
+}
+
+
+def tiny_tokenizer() -> Tokenizer:
+    """Three hundred tokens, most of them bytes."""
+    texts = [text for text, _ in make_examples(60, seed=1)]
+    return train_tokenizer(texts, settings=TokenizerSettings(size=330))
+
+
+def shaken(model: Model, *, seed: int = 0) -> Model:
+    """Noise on every weight, biases and gains among them."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    return model
+
+
+def random_model(settings: Settings, *, vocab_size: int, is_classifier: bool) -> Model:
+    """What the settings describe, with shaken weights."""
+    if is_classifier:
+        model = build_classifier(
+            settings.model,
+            vocab_size=vocab_size,
+            num_classes=len(LABELS),
+            pooling=settings.head.pooling,
+        )
+    else:
+        model = build_language_model(
+            settings.model, vocab_size=vocab_size, objective=settings.objective
+        )
+    return shaken(model)
+
+
+def write_run(
+    run_dir: Path,
+    *,
+    preset: str,
+    objective: str,
+    pooling: str | None = None,
+    tokenizer: Tokenizer | None = None,
+    overrides: dict[str, Any] | None = None,
+    result: dict[str, Any] | None = None,
+) -> Path:
+    """A run folder: of a classifier if there is a pooling, else of a language model."""
+    changes = {**SHAPE, "objective.kind": objective, "head.pooling": pooling, **(overrides or {})}
+    recipe = "pretrain" if pooling is None else "finetune"
+    settings = resolve(recipe, preset=preset, overrides=changes)
+    tokenizer = tokenizer or tiny_tokenizer()
+    model = random_model(
+        settings, vocab_size=tokenizer.vocab_size, is_classifier=pooling is not None
+    )
+    info = RunInfo(
+        kind="language-model" if pooling is None else "classifier",
+        status="training",
+        labels=() if pooling is None else LABELS,
+        fingerprints={"text": "0123456789abcdef"},
+        result=result or {},
+    )
+    folder = RunFolder(run_dir)
+    run_dir.mkdir(parents=True)
+    info = folder.start(info, settings=settings, tokenizer=tokenizer, resume=False)
+    folder.finish(info, model=model)
+    return run_dir
+
+
+def last_norm(model: Model) -> nn.LayerNorm:
+    """The norm that a head reads."""
+    norm = model.backbone.blocks[-1].norm2
+    assert isinstance(norm, nn.LayerNorm)
+    return norm

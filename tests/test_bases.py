@@ -1,0 +1,283 @@
+"""The lab's checkpoints as bases: the same scores, whatever head they have, and no code is run."""
+
+import json
+import math
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_examples
+from test_tokenizer import write_lab
+from torch import nn
+from typer.testing import CliRunner
+
+from regraft.bases import import_lab_file, load_base, load_lab_file, read_base_settings
+from regraft.cli import app
+from regraft.config import resolve
+from regraft.errors import ConfigError, RegraftError, RunFolderError
+from regraft.evaluate import evaluate
+from regraft.finetune import finetune
+from regraft.generate import generate
+from regraft.model import sinusoidal_positions, square_mask
+from regraft.runfolder import load_run
+from regraft.tokenizer import load_tokenizer
+
+WIDTH, NUM_LAYERS, NUM_HEADS, LENGTH = 12, 3, 2, 40
+
+
+class LabBase(nn.Module):
+    """Embedding, positions, layers: with the names that the exercise gives them."""
+
+    def __init__(self, vocab_size: int, *, num_heads: int = NUM_HEADS) -> None:
+        super().__init__()
+        self.encoder = nn.Embedding(vocab_size, WIDTH)
+        self.pos_encoder = nn.Module()
+        table = sinusoidal_positions(LENGTH, width=WIDTH).unsqueeze(1)
+        self.pos_encoder.register_buffer("pe", table)
+        layer = nn.TransformerEncoderLayer(WIDTH, num_heads, WIDTH, dropout=0.5)
+        self.transformer_encoder = nn.TransformerEncoder(
+            layer, NUM_LAYERS, enable_nested_tensor=False
+        )
+
+    def forward(self, ids_TB: torch.Tensor) -> torch.Tensor:
+        x = self.encoder(ids_TB) * math.sqrt(WIDTH) + self.pos_encoder.pe[: len(ids_TB)]
+        mask = torch.zeros(len(ids_TB), len(ids_TB)).masked_fill(
+            ~square_mask(len(ids_TB)), -math.inf
+        )
+        return self.transformer_encoder(x, mask=mask)
+
+
+class LabModel(nn.Module):
+    def __init__(self, vocab_size: int, *, num_classes: int, num_heads: int = NUM_HEADS) -> None:
+        super().__init__()
+        self.base = LabBase(vocab_size, num_heads=num_heads)
+        self.classifier = nn.Module()
+        self.classifier.decoder = nn.Linear(WIDTH, num_classes)
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, std=0.3)
+
+    def forward(self, ids_TB: torch.Tensor) -> torch.Tensor:
+        return self.classifier.decoder(self.base(ids_TB))
+
+
+@pytest.fixture(scope="module")
+def lab_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """dict.txt and its SentencePiece model."""
+    folder = tmp_path_factory.mktemp("lab")
+    write_lab(folder)
+    return folder
+
+
+def save_lab(
+    folder: Path, *, classes: int | None = None, num_heads: int = NUM_HEADS, **extra: Any
+) -> tuple[Path, LabModel]:
+    """A checkpoint beside the lab's vocabulary; by default a language model."""
+    vocab_size = load_tokenizer(folder).vocab_size
+    torch.manual_seed(4)
+    plain = LabModel(vocab_size, num_classes=classes or vocab_size, num_heads=num_heads).eval()
+    path = folder / f"model-{classes}-{num_heads}.pt"
+    torch.save({"model_state_dict": plain.state_dict(), **extra}, path)
+    return path, plain
+
+
+IDS = torch.tensor([[0, 7, 8, 9, 20, 5], [0, 30, 31, 32, 33, 34]])
+
+
+def test_language_model_gives_the_labs_scores(lab_dir):
+    optimizer_state = {"state": {}, "param_groups": [{"lr": 1e-4}]}
+    path, plain = save_lab(lab_dir, optimizer_state_dict=optimizer_state, epoch=3)
+    base = load_base(path)
+    assert base.info.kind == "language-model"
+    model = base.settings.model
+    assert (model.family, model.attention, base.settings.preset) == ("lab", "causal", "lab")
+    shape = (model.width, model.num_layers, model.num_heads, model.feedforward_width)
+    assert shape == (WIDTH, NUM_LAYERS, NUM_HEADS, WIDTH)
+    assert model.max_positions == LENGTH
+    with torch.no_grad():
+        expected = plain(IDS.T).transpose(0, 1)
+        assert (base.model(IDS) - expected).abs().max() < 1e-5
+    assert base.tokenizer.vocab_size == len(plain.base.encoder.weight)
+
+
+def test_two_class_head_becomes_a_classifier(lab_dir, tmp_path):
+    path, plain = save_lab(lab_dir, classes=2)
+    run = import_lab_file(path, out=tmp_path / "run")
+    assert (run.info.kind, run.info.labels) == ("classifier", ("0", "1"))
+    with torch.no_grad():
+        expected = plain(IDS.T)[-1]  # the vector of the last token
+        assert (run.model(IDS) - expected).abs().max() < 1e-5
+    rows = "".join(f"{text},{int(label == 'positive')}\n" for text, label in make_examples(6))
+    (tmp_path / "test.csv").write_text(f"text,label\n{rows}")
+    assert evaluate(tmp_path / "run", tmp_path / "test.csv").num_examples == 6
+
+
+def test_file_without_head_is_a_base(lab_dir, tmp_path, splits):
+    _, plain = save_lab(lab_dir)
+    path = lab_dir / "no-head.pt"
+    torch.save({"model_state_dict": plain.base.state_dict()}, path)
+    run = import_lab_file(path, out=tmp_path / "base")
+    assert run.info.kind == "base"
+    assert read_base_settings(tmp_path / "base") == run.settings
+    with torch.no_grad():
+        expected = plain.base(IDS.T).transpose(0, 1)
+        for base in (load_base(path), load_base(tmp_path / "base")):
+            assert (base.model(IDS) - expected).abs().max() < 1e-5
+    with pytest.raises(RunFolderError, match="holds a base, not a language-model"):
+        generate(tmp_path / "base", "the")
+
+    results = [
+        finetune(
+            base=base,
+            train=splits["train"],
+            valid=splits["valid"],
+            out=tmp_path / name,
+            settings=resolve(
+                "finetune",
+                base=read_base_settings(base),
+                overrides={"train.epochs": 1, "data.max_length": 24},
+            ),
+        )
+        for name, base in (("from-file", path), ("from-run", tmp_path / "base"))
+    ]
+    assert results[0].valid_accuracy == results[1].valid_accuracy
+    num_tensors = 1 + 12 * NUM_LAYERS
+    assert results[0].transplant.startswith(f"{num_tensors} tensors with ")
+
+
+def test_imported_language_model_generates(lab_dir, tmp_path):
+    path, plain = save_lab(lab_dir)
+    result = CliRunner().invoke(
+        app, ["import", str(path), "--out", str(tmp_path / "run"), "--json"]
+    )
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert told["num_parameters"] == sum(p.numel() for p in plain.parameters())
+    assert told["kind"] == "language-model"
+    text = generate(tmp_path / "run", "the story", max_tokens=5)
+    assert isinstance(text, str)
+
+
+def test_heads_and_tokenizer_can_be_told(lab_dir, tmp_path):
+    path, plain = save_lab(lab_dir, num_heads=3)
+    moved = path.rename(tmp_path / "model.pt")
+    arguments = ["import", moved, "--tokenizer", lab_dir, "--heads", 3, "--out", tmp_path / "run"]
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    assert f"{tmp_path / 'run'} holds a language-model with" in result.stderr
+    run = load_run(tmp_path / "run")
+    assert run.settings.model.num_heads == 3
+    with torch.no_grad():
+        assert (run.model(IDS) - plain(IDS.T).transpose(0, 1)).abs().max() < 1e-5
+    with pytest.raises(ConfigError, match=r"5 does not divide model\.width 12"):
+        load_lab_file(moved, tokenizer_path=lab_dir, num_heads=5)
+
+
+def test_missing_vocabulary_is_refused(lab_dir, tmp_path):
+    path, _ = save_lab(lab_dir)
+    moved = path.rename(tmp_path / "model.pt")
+    with pytest.raises(RunFolderError) as caught:
+        load_base(moved)
+    assert caught.value.problem == f"There is no dict.txt beside {moved}."
+    assert f"regraft import {moved} --tokenizer PATH --out RUN" in caught.value.remedy
+
+
+def test_other_vocabulary_is_refused(lab_dir, tmp_path):
+    path, plain = save_lab(lab_dir)
+    size = len(plain.base.encoder.weight)
+    dict_path = lab_dir / "dict.txt"
+    before = dict_path.read_text(encoding="utf-8")
+    dict_path.write_text(before + "another 1\n", encoding="utf-8")
+    try:
+        with pytest.raises(RunFolderError) as caught:
+            load_base(path)
+    finally:
+        dict_path.write_text(before, encoding="utf-8")
+    assert caught.value.problem == (
+        f"{path} is made for {size:,} tokens, but its tokenizer has {size + 1:,}."
+    )
+
+
+class Intruder:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return print, ("code from a file was run",)
+
+
+def test_pickled_code_is_not_run(lab_dir, capsys):
+    path, plain = save_lab(lab_dir, note=Intruder())
+    with pytest.raises(RunFolderError) as caught:
+        load_base(path)
+    assert caught.value.problem == (
+        f"{path} is no checkpoint, or holds pickled code or objects beside its weights."
+    )
+    torch.save(plain, path)
+    with pytest.raises(RunFolderError, match="or holds pickled code"):
+        load_base(path)
+    assert capsys.readouterr().out == ""
+
+
+def spoilt(state: "OrderedDict[str, torch.Tensor]", how: str) -> Any:
+    layer = "base.transformer_encoder.layers.1."
+    if how == "missing":
+        del state[layer + "norm1.bias"]
+    elif how == "unknown":
+        state["base.lstm.weight"] = torch.zeros(2)
+    elif how == "positions":
+        state["base.pos_encoder.pe"] = state["base.pos_encoder.pe"] + 1
+    elif how == "shape":
+        state[layer + "linear2.weight"] = torch.zeros(3, 3)
+    elif how == "other":
+        return {"weights": state}
+    elif how == "values":
+        return {"model_state_dict": {"base.encoder.weight": 1}}
+    elif how == "list":
+        return [state]
+    return {"model_state_dict": state}
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("missing", "lacks transformer_encoder.layers.1.norm1.bias"),
+        ("unknown", "has lstm.weight, which the lab's model has not"),
+        ("positions", "has positions in pos_encoder.pe that are not the lab's sinusoids"),
+        ("shape", "does not fit together: size mismatch for blocks.1.linear2.weight"),
+        ("other", "has no model_state_dict"),
+        ("list", "has no model_state_dict"),
+        ("values", "holds something else than tensors in its model_state_dict"),
+    ],
+)
+def test_file_of_another_model_is_refused(lab_dir, how, message):
+    path, plain = save_lab(lab_dir)
+    torch.save(spoilt(plain.state_dict(), how), path)
+    with pytest.raises(RunFolderError) as caught:
+        load_base(path)
+    assert caught.value.problem.startswith(f"{path} {message}")
+    assert caught.value.expected
+    assert caught.value.remedy
+
+
+def test_positions_may_be_absent_from_the_file(lab_dir):
+    path, plain = save_lab(lab_dir)
+    state = plain.state_dict()
+    del state["base.pos_encoder.pe"]
+    torch.save({"model_state_dict": state}, path)
+    assert load_base(path).settings.model.max_positions == 5000
+
+
+@pytest.mark.parametrize("content", [b"", b"no checkpoint", b"PK\x03\x04 cut off"])
+def test_other_file_is_refused(tmp_path, content):
+    path = tmp_path / "model.pt"
+    path.write_bytes(content)
+    with pytest.raises(RegraftError) as caught:
+        load_base(path)
+    assert str(path) in caught.value.problem
+
+
+def test_base_that_is_not_there_is_refused(tmp_path):
+    for name in ("missing", "missing.pt"):
+        with pytest.raises(RunFolderError, match="There is no run folder"):
+            read_base_settings(tmp_path / name)
+        with pytest.raises(RunFolderError, match="There is no run folder"):
+            load_base(tmp_path / name)
