@@ -1,6 +1,6 @@
 """Which objective makes the best base? Same backbone, same text, same time; then few labels.
 
-Every objective trains a BERT of size `mini` on the text for the same time, then a classifier is
+Every objective trains a model of size `mini` on the text for the same time, then a classifier is
 grafted onto each base with several numbers of labels and seeds, all by one recipe. Beside them: the
 same backbone from scratch, and TF-IDF + logistic regression. Equal time is made of steps: the pace
 of each objective is measured in turns, step by step, so that other work on the machine favours
@@ -42,19 +42,30 @@ from regraft.text import labels_of, load_examples, read_documents, subset_exampl
 from regraft.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 from regraft.trainer import build_state, steps
 
-OBJECTIVES = ("causal", "masked", "bert", "sop", "replaced", "hybrid")
+# Every base: its family and its objective. Pairs of sentences need the bert family, which is also
+# trained without them, to tell what they add.
+BASES = {
+    "causal": ("modern", "causal"),
+    "masked": ("modern", "masked"),
+    "replaced": ("modern", "replaced"),
+    "hybrid": ("modern", "hybrid"),
+    "masked, bert family": ("bert", "masked"),
+    "bert": ("bert", "bert"),
+    "sop": ("bert", "sop"),
+}
 SCRATCH, LINEAR = "scratch", "linear"
 # Epochs for so many labels: few labels are read more often.
-EPOCHS = {100: 20, 400: 10, 1600: 5}
+EPOCHS = {100: 12, 400: 6, 1600: 3}
 PACE_STEPS = 12
 JOBS = 2
 
 
-def pretraining_settings(kind: str, *, num_steps: int) -> Settings:
-    """One recipe for all: the objective alone differs."""
+def pretraining_settings(name: str, *, num_steps: int) -> Settings:
+    """One recipe for all: family and objective alone differ."""
+    preset, kind = BASES[name]
     return resolve(
         "pretrain",
-        preset="bert",
+        preset=preset,
         size="mini",
         overrides={
             "objective.kind": kind,
@@ -74,7 +85,7 @@ def finetuning_settings(base: Settings, *, num_labels: int, seed: int) -> Settin
         base=base,
         overrides={
             "head.pooling": "mean",
-            "data.max_length": 192,
+            "data.max_length": 160,
             "train.batch_size": 16,
             "train.epochs": EPOCHS[num_labels],
             "train.seed": seed,
@@ -90,25 +101,25 @@ def seconds_per_step(store: TokenStore, *, tokenizer: Tokenizer) -> dict[str, fl
     """
     torch.set_num_threads(1)
     loops, tokens_per_step = {}, {}
-    for kind in OBJECTIVES:
-        settings = pretraining_settings(kind, num_steps=PACE_STEPS)
+    for name in BASES:
+        settings = pretraining_settings(name, num_steps=PACE_STEPS)
         model = build_language_model(
             settings.model, vocab_size=tokenizer.vocab_size, objective=settings.objective
         )
         rows = pretraining_rows(store, tokenizer=tokenizer, settings=settings)
-        tokens_per_step[kind] = float(rows.lengths.mean()) * settings.train.batch_size
+        tokens_per_step[name] = float(rows.lengths.mean()) * settings.train.batch_size
         state = build_state(model, settings=settings.train, num_rows=len(rows.lengths))
         objective = build_objective(settings, tokenizer=tokenizer)
-        loops[kind] = steps(state, rows=rows, objective=objective, settings=settings.train)
-    fastest = dict.fromkeys(OBJECTIVES, float("inf"))
+        loops[name] = steps(state, rows=rows, objective=objective, settings=settings.train)
+    fastest = dict.fromkeys(BASES, float("inf"))
     for _ in range(PACE_STEPS):
-        for kind, loop in loops.items():
+        for name, loop in loops.items():
             record = next(loop)
-            fastest[kind] = min(fastest[kind], record.seconds / record.num_tokens)
+            fastest[name] = min(fastest[name], record.seconds / record.num_tokens)
     # A hybrid's step is of one kind or of the other; a few of them would not show the mean.
     share = resolve("pretrain").objective.causal_share
     fastest["hybrid"] = share * fastest["causal"] + (1 - share) * fastest["masked"]
-    return {kind: fastest[kind] * tokens_per_step[kind] for kind in OBJECTIVES}
+    return {name: fastest[name] * tokens_per_step[name] for name in BASES}
 
 
 def write_tokens(text: Path, *, work: Path) -> Path:
@@ -124,11 +135,11 @@ def write_tokens(text: Path, *, work: Path) -> Path:
     return store_dir
 
 
-def make_base(kind: str, *, num_steps: int, work: Path) -> None:
+def make_base(name: str, *, num_steps: int, work: Path) -> None:
     """Pre-train one base; a finished one is left as it is."""
-    settings = pretraining_settings(kind, num_steps=num_steps)
-    result = pretrain([work / "store"], out=work / kind, settings=settings, resume=True)
-    print(f"{kind:9} {result.num_steps:6,} steps, {result.readings}", file=sys.stderr)
+    settings = pretraining_settings(name, num_steps=num_steps)
+    result = pretrain([work / "store"], out=work / name, settings=settings, resume=True)
+    print(f"{name:20} {result.num_steps:6,} steps, {result.readings}", file=sys.stderr)
 
 
 def answers(name: str, num_labels: int, seed: int, *, data: Path, work: Path) -> None:
@@ -175,10 +186,8 @@ def answers(name: str, num_labels: int, seed: int, *, data: Path, work: Path) ->
     seconds = time.perf_counter() - start_seconds
     path.parent.mkdir(exist_ok=True)
     write_json(path, {"accuracy": float(np.mean(is_right_N)), "right": is_right_N})
-    print(
-        f"{name:9} {num_labels:5} labels, seed {seed}: {np.mean(is_right_N):.1%} ({seconds:.0f} s)",
-        file=sys.stderr,
-    )
+    told = f"{np.mean(is_right_N):.1%} ({seconds:.0f} s)"
+    print(f"{name:20} {num_labels:5} labels, seed {seed}: {told}", file=sys.stderr)
 
 
 def right_of(name: str, num_labels: int, *, seeds: int, work: Path) -> np.ndarray:
@@ -190,7 +199,7 @@ def right_of(name: str, num_labels: int, *, seeds: int, work: Path) -> np.ndarra
 def table(*, labels: list[int], seeds: int, minutes: float, work: Path) -> dict[str, Any]:
     """All numbers of the comparison."""
     rows: dict[str, Any] = {}
-    for name in (*OBJECTIVES, SCRATCH, LINEAR):
+    for name in (*BASES, SCRATCH, LINEAR):
         row: dict[str, Any] = {"accuracy": {}, "over_scratch": {}}
         for num_labels in labels:
             right = right_of(name, num_labels, seeds=seeds, work=work)
@@ -204,7 +213,7 @@ def table(*, labels: list[int], seeds: int, minutes: float, work: Path) -> dict[
                     "low": interval.low,
                     "high": interval.high,
                 }
-        if name in OBJECTIVES:
+        if name in BASES:
             result = load_run(work / name).info.result
             wanted = ("num_steps", "num_tokens", "unigram_entropy", "readings")
             row["base"] = {key: result[key] for key in wanted}
@@ -290,15 +299,15 @@ def main() -> None:
         store = open_store(work / "store", tokenizer=tokenizer)
         write_json(pace_path, seconds_per_step(store, tokenizer=tokenizer))
     pace = json.loads(pace_path.read_text())
-    print({kind: f"{seconds:.3f} s a step" for kind, seconds in pace.items()}, file=sys.stderr)
-    names = (*OBJECTIVES, SCRATCH, LINEAR)
+    print({name: f"{seconds:.3f} s a step" for name, seconds in pace.items()}, file=sys.stderr)
+    names = (*BASES, SCRATCH, LINEAR)
     wanted = itertools.product(range(arguments.seeds), arguments.labels, names)
     with parallel_config(backend="loky", inner_max_num_threads=1):
         Parallel(n_jobs=JOBS)(
             delayed(make_base)(
-                kind, num_steps=int(JOBS * arguments.minutes * 60 / pace[kind]), work=work
+                name, num_steps=int(JOBS * arguments.minutes * 60 / pace[name]), work=work
             )
-            for kind in OBJECTIVES
+            for name in BASES
         )
         Parallel(n_jobs=JOBS)(
             delayed(answers)(name, num_labels, seed, data=arguments.data, work=work)
