@@ -56,9 +56,13 @@ def test_folder_appears_at_the_end(tmp_path):
 
 
 def test_error_inside_leaves_nothing(tmp_path):
-    with pytest.raises(ValueError, match="why"), new_folder(tmp_path / "out") as folder:
-        (folder / "file").write_text("half")
-        raise ValueError("why")
+    def write_half() -> None:
+        with new_folder(tmp_path / "out") as folder:
+            (folder / "file").write_text("half")
+            raise ValueError("why")
+
+    with pytest.raises(ValueError, match="why"):
+        write_half()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,13 +1,19 @@
 """ONNX graphs: any batch, any length, any padding, the same scores; eight bits at a known cost."""
 
+import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
 import torch
-from random_runs import SHAPE, random_model, tiny_tokenizer, write_run
+from conftest import make_examples
+from random_runs import LABELS, SHAPE, random_model, tiny_tokenizer, unchecked, write_run
 
+from regraft.classifier import TextClassifier
 from regraft.config import resolve
 from regraft.delivery import TOLERANCE
+from regraft.errors import ConfigError, DataError
 from regraft.exchange import Traceable, export_onnx
 from regraft.runfolder import load_run
 
@@ -72,7 +78,8 @@ def classifier_dir(tmp_path_factory) -> Path:
 def exported(classifier_dir) -> Path:
     """A classifier's export with eight bits, for reading only."""
     out = classifier_dir.parent / "out"
-    export_onnx(classifier_dir, out=out, int8=True)
+    with unchecked():
+        export_onnx(classifier_dir, out=out, int8=True)
     return out
 
 
@@ -84,3 +91,83 @@ def test_graph_takes_any_shape_and_padding(exported, classifier_dir):
             ours_BC = run.model(ids_BT, real_BT=real_BT)
         theirs_BC = scores_of(exported / "model.onnx", ids_BT, real_BT)
         assert (theirs_BC - ours_BC).abs().max() < TOLERANCE
+
+
+def test_folder_holds_what_a_runtime_needs(exported, classifier_dir):
+    names = {path.name for path in exported.iterdir()}
+    assert names == {
+        *("README.md", "config.json", "tokenizer.json"),
+        *("model.onnx", "model.int8.onnx"),
+    }
+    config = json.loads((exported / "config.json").read_text())
+    assert config["labels"] == list(LABELS)
+    assert config["max_length"] == 32
+    assert max(config["parity"]["differences"].values()) < TOLERANCE
+    for path in exported.iterdir():
+        assert b"regraft/" not in path.read_bytes(), f"{path.name} tells where regraft lies"
+        assert str(classifier_dir.parent).encode() not in path.read_bytes()
+
+
+def test_eight_bits_come_with_what_they_cost(exported):
+    cost = json.loads((exported / "config.json").read_text())["int8"]
+    assert cost["num_texts"] == 200
+    assert 0.5 < cost["agreement"] <= 1
+    assert cost["largest_difference"] > 0
+    assert cost["speed_ratio"] > 0
+    assert cost["num_bytes"] == (exported / "model.int8.onnx").stat().st_size
+    assert cost["num_bytes"] < cost["num_bytes_fp32"]
+    assert cost["accuracy"] is None
+    assert "## int8" in (exported / "README.md").read_text()
+
+
+def test_code_of_the_card_runs_without_regraft(exported, monkeypatch, capsys, classifier_dir):
+    (code,) = re.findall(r"```python\n(.*?)```", (exported / "README.md").read_text(), re.DOTALL)
+    monkeypatch.chdir(exported)
+    monkeypatch.setitem(sys.modules, "regraft", None)
+    exec(compile(code, "card", "exec"), {})
+    monkeypatch.undo()
+    texts = ["What a lovely story.", "A dull book."]
+    expected = TextClassifier.load(classifier_dir).predict(texts).tolist()
+    assert capsys.readouterr().out.strip() == str(expected)
+
+
+def test_accuracy_of_both_is_measured_on_data(classifier_dir, tmp_path):
+    path = tmp_path / "data.csv"
+    texts = [text for text, _ in make_examples(30, seed=7)]
+    guessed = TextClassifier.load(classifier_dir).predict(texts)
+    # Labelled by the model itself, but for three: 90 % are right.
+    wrong = [LABELS[(LABELS.index(label) + 1) % 3] for label in guessed[:3]]
+    labels = [*wrong, *guessed[3:]]
+    rows = "".join(f'"{text}",{label}\n' for text, label in zip(texts, labels, strict=True))
+    path.write_text(f"text,label\n{rows}")
+    with unchecked():
+        result = export_onnx(classifier_dir, out=tmp_path / "out", int8=True, data_path=path)
+    assert result.int8.num_texts == 30
+    assert result.int8.accuracy_fp32 == 0.9
+    assert abs(result.int8.accuracy - 0.9) <= 1 - result.int8.agreement + 1e-9
+
+
+def test_labels_that_the_model_does_not_know_are_refused(classifier_dir, examples_path, tmp_path):
+    with pytest.raises(DataError, match="'positive' occurs only in"):
+        export_onnx(classifier_dir, out=tmp_path / "out", int8=True, data_path=examples_path)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("preset", "objective"), [("lab", "causal"), ("bert", "bert"), ("bert", "replaced")]
+)
+def test_language_models_are_exported(preset, objective, tmp_path, examples_path):
+    run_dir = write_run(tmp_path / "run", preset=preset, objective=objective)
+    with pytest.raises(ConfigError, match="holds a language model, which gives no labels"):
+        export_onnx(run_dir, out=tmp_path / "out", int8=True, data_path=examples_path)
+    with unchecked():
+        result = export_onnx(run_dir, out=tmp_path / "out", int8=True)
+    assert result.largest_difference < TOLERANCE
+    assert 0.5 < result.int8.agreement <= 1
+    run = load_run(run_dir)
+    for ids_BT, real_BT in random_batches():
+        with torch.no_grad():
+            ours = run.model(ids_BT, real_BT=real_BT)
+        theirs = scores_of(tmp_path / "out" / "model.onnx", ids_BT, real_BT)
+        assert (theirs - ours)[real_BT].abs().max() < TOLERANCE

@@ -19,7 +19,7 @@ from regraft.batches import ExampleRows
 from regraft.classifier import TextClassifier
 from regraft.compare import compare
 from regraft.config import DataSettings, Settings, resolve
-from regraft.errors import ConfigError, RegraftError, RunFolderError
+from regraft.errors import ConfigError, DataError, RegraftError, RunFolderError
 from regraft.evaluate import class_probabilities
 from regraft.finetune import finetune, start_from_base
 from regraft.foreign import ForeignBackbone
@@ -250,6 +250,22 @@ def test_tokenizer_keeps_its_roles_on_disk(folders, name, tmp_path):
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     framed = tokenizer.framed(tokenizer.encode(TEXTS[0]), max_length=500)
     assert theirs(TEXTS[0])["input_ids"] == framed
+
+
+def test_special_tokens_may_be_written_as_tables(folders, tmp_path):
+    expected = load_base(folders["bert"]).tokenizer
+    shutil.copy(folders["bert"] / "tokenizer.json", tmp_path)
+    values = json.loads((folders["bert"] / "tokenizer_config.json").read_text())
+    tables = {
+        key: {"content": value, "lstrip": False} if key.endswith("_token") else value
+        for key, value in values.items()
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(tables))
+    assert load_tokenizer(tmp_path).fingerprint == expected.fingerprint
+    for damaged in ("[1]", "{", '{"pad_token": {"name": "[PAD]"}}'):
+        (tmp_path / "tokenizer_config.json").write_text(damaged)
+        with pytest.raises(DataError, match=r"tokenizer_config\.json cannot be read"):
+            load_tokenizer(tmp_path)
 
 
 def test_missing_padding_falls_back_to_the_end_of_text(folders):

@@ -1,9 +1,11 @@
 """Hugging Face folders: loaded by transformers alone, they score as regraft does."""
 
+import functools
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from conftest import make_examples
 from random_runs import LABELS, tiny_tokenizer, write_run
 
 from regraft.classifier import TextClassifier
-from regraft.delivery import TOLERANCE
+from regraft.delivery import TOLERANCE, ExportResult
 from regraft.errors import DiskError, RegraftError
 from regraft.generate import generate
 from regraft.interop import export_huggingface
@@ -53,6 +55,24 @@ def tokenizer() -> Tokenizer:
     return tiny_tokenizer()
 
 
+Export = Callable[..., tuple[Path, Path, ExportResult]]
+
+
+@pytest.fixture(scope="module")
+def export(tokenizer, tmp_path_factory) -> Export:
+    """`export(preset, objective, pooling)`: a run, its export, the result; made once each."""
+
+    @functools.cache
+    def made(preset: str, objective: str, pooling: str | None = None) -> Any:
+        folder = tmp_path_factory.mktemp("export")
+        run_dir = write_run(
+            folder / "run", preset=preset, objective=objective, pooling=pooling, tokenizer=tokenizer
+        )
+        return run_dir, folder / "out", export_huggingface(run_dir, out=folder / "out")
+
+    return made
+
+
 def load(auto_class: str, folder: Path) -> Any:
     return getattr(transformers, auto_class).from_pretrained(folder, local_files_only=True).eval()
 
@@ -68,15 +88,10 @@ def random_batch(*, padding: str, pad_id: int) -> tuple[torch.Tensor, torch.Tens
 
 
 @pytest.mark.parametrize(("preset", "objective", "pooling"), CLASSIFIERS)
-def test_classifier_scores_as_regraft_under_any_padding(
-    preset, objective, pooling, tokenizer, tmp_path
-):
-    run_dir = write_run(
-        tmp_path / "run", preset=preset, objective=objective, pooling=pooling, tokenizer=tokenizer
-    )
-    result = export_huggingface(run_dir, out=tmp_path / "out")
+def test_classifier_scores_as_regraft_under_any_padding(preset, objective, pooling, export):
+    run_dir, out, result = export(preset, objective, pooling)
     run = load_run(run_dir)
-    model = load("AutoModelForSequenceClassification", tmp_path / "out")
+    model = load("AutoModelForSequenceClassification", out)
     assert type(model).__name__ == CLASSIFIERS[preset, objective, pooling]
     for padding in PADDINGS:
         # The class looks for the first token in the first column.
@@ -93,12 +108,11 @@ def test_classifier_scores_as_regraft_under_any_padding(
 
 
 @pytest.mark.parametrize(("preset", "objective"), LANGUAGE_MODELS)
-def test_language_model_scores_as_regraft_under_any_padding(preset, objective, tokenizer, tmp_path):
-    run_dir = write_run(tmp_path / "run", preset=preset, objective=objective, tokenizer=tokenizer)
-    export_huggingface(run_dir, out=tmp_path / "out")
+def test_language_model_scores_as_regraft_under_any_padding(preset, objective, export):
+    run_dir, out, _ = export(preset, objective)
     run = load_run(run_dir)
     auto_class, name = LANGUAGE_MODELS[preset, objective]
-    model = load(auto_class, tmp_path / "out")
+    model = load(auto_class, out)
     assert type(model).__name__ == name
     for padding in PADDINGS:
         ids_BT, real_BT = random_batch(padding=padding, pad_id=run.tokenizer.pad_id)
@@ -112,15 +126,14 @@ def test_language_model_scores_as_regraft_under_any_padding(preset, objective, t
 
 
 @pytest.mark.parametrize("preset", ["bert", "modern"])
-def test_hybrid_base_has_a_causal_twin(preset, tokenizer, tmp_path):
-    run_dir = write_run(tmp_path / "run", preset=preset, objective="hybrid", tokenizer=tokenizer)
-    result = export_huggingface(run_dir, out=tmp_path / "out")
+def test_hybrid_base_has_a_causal_twin(preset, export):
+    run_dir, out, result = export(preset, "hybrid")
     assert [parity.name for parity in result.parity] == {
         "bert": ["BertForMaskedLM", "BertLMHeadModel"],
         "modern": ["ModernBertForMaskedLM", "ModernBertDecoderForCausalLM"],
     }[preset]
     run = load_run(run_dir)
-    model = load("AutoModelForCausalLM", tmp_path / "out" / "causal")
+    model = load("AutoModelForCausalLM", out / "causal")
     ids_BT, _ = random_batch(padding="none", pad_id=0)
     with torch.no_grad():
         hidden_BTD = run.model.backbone(ids_BT, is_causal=True)
@@ -130,11 +143,10 @@ def test_hybrid_base_has_a_causal_twin(preset, tokenizer, tmp_path):
         assert (model(input_ids=ids_BT).logits - ours_BTV).abs().max() < TOLERANCE
 
 
-def test_bert_scores_pairs_as_regraft(tokenizer, tmp_path):
-    run_dir = write_run(tmp_path / "run", preset="bert", objective="bert", tokenizer=tokenizer)
-    export_huggingface(run_dir, out=tmp_path / "out")
+def test_bert_scores_pairs_as_regraft(tokenizer, export):
+    run_dir, out, _ = export("bert", "bert")
     run = load_run(run_dir)
-    auto_tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    auto_tokenizer = transformers.AutoTokenizer.from_pretrained(out)
     batch = auto_tokenizer("her style", "the plot is dull", return_tensors="pt")
     first, second = tokenizer.encode("her style"), tokenizer.encode("the plot is dull")
     start, separator = tokenizer.start_id, tokenizer.separator_id
@@ -142,19 +154,18 @@ def test_bert_scores_pairs_as_regraft(tokenizer, tmp_path):
     types = [0] * (len(first) + 2) + [1] * (len(second) + 1)
     assert batch["token_type_ids"].tolist() == [types]
     with torch.no_grad():
-        theirs = load("AutoModelForPreTraining", tmp_path / "out")(**batch)
+        theirs = load("AutoModelForPreTraining", out)(**batch)
         hidden_BTD = run.model.backbone(batch["input_ids"], token_types_BT=torch.tensor([types]))
         real_BT = torch.ones(1, len(types), dtype=torch.bool)
         pairs_B2 = run.model.head.pair_scores(hidden_BTD, real_BT=real_BT)
     assert (theirs.seq_relationship_logits - pairs_B2).abs().max() < TOLERANCE
 
 
-def test_electra_generator_scores_as_regraft(tokenizer, tmp_path):
-    run_dir = write_run(tmp_path / "run", preset="bert", objective="replaced", tokenizer=tokenizer)
-    export_huggingface(run_dir, out=tmp_path / "out")
+def test_electra_generator_scores_as_regraft(tokenizer, export):
+    run_dir, out, _ = export("bert", "replaced")
     run = load_run(run_dir)
     backbone, generator = run.model.backbone, run.model.head.generator
-    model = load("AutoModelForMaskedLM", tmp_path / "out" / "generator")
+    model = load("AutoModelForMaskedLM", out / "generator")
     assert type(model).__name__ == "ElectraForMaskedLM"
     ids_BT, real_BT = random_batch(padding="right", pad_id=tokenizer.pad_id)
     with torch.no_grad():
@@ -199,22 +210,13 @@ def fifty_texts() -> list[str]:
     return [*texts, *strange]
 
 
-@pytest.mark.parametrize("kinds", [list(CLASSIFIERS)], ids=["all classes"])
-def test_pipeline_without_regraft_predicts_the_same(kinds, tokenizer, tmp_path):
+@pytest.mark.slow
+def test_pipeline_without_regraft_predicts_the_same(tokenizer, export, tmp_path):
     texts = fifty_texts()
     assert len(texts) == 50
-    assert any(len(tokenizer.encode(text)) > 32 for text in texts)
-    for number, (preset, objective, pooling) in enumerate(kinds):
-        run_dir = write_run(
-            tmp_path / f"run{number}",
-            preset=preset,
-            objective=objective,
-            pooling=pooling,
-            tokenizer=tokenizer,
-        )
-        export_huggingface(run_dir, out=tmp_path / f"out{number}")
-    folders = [f"out{number}" for number in range(len(kinds))]
-    (tmp_path / "texts.json").write_text(json.dumps([texts, folders]))
+    assert sum(len(tokenizer.encode(text)) > 31 for text in texts) > 10
+    run_dirs = {str(export(*kind)[1]): export(*kind)[0] for kind in CLASSIFIERS}
+    (tmp_path / "texts.json").write_text(json.dumps([texts, list(run_dirs)]))
     subprocess.run(
         [sys.executable, "-c", PIPELINE],
         cwd=tmp_path,
@@ -223,8 +225,8 @@ def test_pipeline_without_regraft_predicts_the_same(kinds, tokenizer, tmp_path):
         capture_output=True,
     )
     found = json.loads((tmp_path / "found.json").read_text())
-    for number, folder in enumerate(folders):
-        probabilities_NC = TextClassifier.load(tmp_path / f"run{number}").predict_proba(texts)
+    for folder, run_dir in run_dirs.items():
+        probabilities_NC = TextClassifier.load(run_dir).predict_proba(texts)
         for answers in found[folder]:
             for answer, row_C in zip(answers, probabilities_NC, strict=True):
                 assert answer["label"] == LABELS[row_C.argmax()]
@@ -232,10 +234,9 @@ def test_pipeline_without_regraft_predicts_the_same(kinds, tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize("preset", ["lab", "bert", "modern"])
-def test_pipeline_generates_the_same_text(preset, tokenizer, tmp_path):
-    run_dir = write_run(tmp_path / "run", preset=preset, objective="causal", tokenizer=tokenizer)
-    export_huggingface(run_dir, out=tmp_path / "out")
-    write = transformers.pipeline("text-generation", model=str(tmp_path / "out"))
+def test_pipeline_generates_the_same_text(preset, export):
+    run_dir, out, _ = export(preset, "causal")
+    write = transformers.pipeline("text-generation", model=str(out))
     prompts = ["this book", "the second chapter is dull again", "a"]
     expected = [generate(run_dir, prompt, max_tokens=6) for prompt in prompts]
     wanted = {"max_new_tokens": 6, "do_sample": False}
@@ -244,18 +245,11 @@ def test_pipeline_generates_the_same_text(preset, tokenizer, tmp_path):
         assert [answer["generated_text"] for (answer,) in answers] == expected
 
 
-def test_masked_model_reads_masks_and_classifier_reads_text(tokenizer, tmp_path):
+def test_masked_model_reads_masks_and_classifier_reads_text(tokenizer, export):
     ids = {}
-    for name, pooling in (("base", None), ("classifier", "mean")):
-        run_dir = write_run(
-            tmp_path / name,
-            preset="modern",
-            objective="masked",
-            pooling=pooling,
-            tokenizer=tokenizer,
-        )
-        export_huggingface(run_dir, out=tmp_path / f"{name}-out")
-        reader = transformers.AutoTokenizer.from_pretrained(tmp_path / f"{name}-out")
+    for name, pooling in (("base", None), ("classifier", "first")):
+        _, out, _ = export("modern", "masked", pooling)
+        reader = transformers.AutoTokenizer.from_pretrained(out)
         ids[name] = reader("a <mask>.")["input_ids"]
     start = tokenizer.start_id
     assert ids["base"] == [
@@ -268,14 +262,10 @@ def test_masked_model_reads_masks_and_classifier_reads_text(tokenizer, tmp_path)
 
 
 @pytest.fixture(scope="module")
-def exported(tokenizer, tmp_path_factory) -> Path:
+def exported(export) -> Path:
     """A classifier's export, for reading only."""
-    folder = tmp_path_factory.mktemp("exported")
-    run_dir = write_run(
-        folder / "run", preset="modern", objective="masked", pooling="mean", tokenizer=tokenizer
-    )
-    export_huggingface(run_dir, out=folder / "out")
-    return folder / "out"
+    _, out, _ = export("modern", "masked", "first")
+    return out
 
 
 def test_folder_holds_the_layout_of_the_hub(exported):

@@ -22,13 +22,14 @@ REFUSED = {
     ("lab", "hybrid", None): "is a lab model that looks both ways",
     ("lab", "masked", "last"): "is a lab model that looks both ways",
     ("lab", "causal", "mean"): (
-        "is a lab classifier that pools mean, which no class of transformers does. The classifier "
-        "of OPT pools last. Fine-tune again with --set head.pooling=last, or take --format onnx."
+        "is a lab classifier that pools mean, which no class of transformers does. "
+        "OPTForSequenceClassification pools last. Fine-tune again with --set head.pooling=last, or "
+        "take --format onnx."
     ),
-    ("bert", "masked", "mean"): "The classifier of BERT pools first.",
+    ("bert", "masked", "mean"): "BertForSequenceClassification pools first.",
     ("bert", "masked", "last"): "Fine-tune again with --set head.pooling=first",
-    ("modern", "masked", "last"): "The classifier of ModernBERT pools first or mean.",
-    ("modern", "causal", "mean"): "The classifier of ModernBERT's decoder pools last.",
+    ("modern", "masked", "last"): "ModernBertForSequenceClassification pools mean or first.",
+    ("modern", "causal", "mean"): "ModernBertDecoderForSequenceClassification pools last.",
     ("modern", "causal", "first"): "Fine-tune again with --set head.pooling=last",
     ("modern", "replaced", None): (
         "is a modern model pre-trained by the objective replaced, which no class of transformers "

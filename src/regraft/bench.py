@@ -139,7 +139,7 @@ def _speed(name: str, *, settings: Settings, limit: float, seconds: float) -> Sp
 
 
 def random_rows(vocab_size: int, *, settings: Settings) -> Rows:
-    """Four batches of tokens drawn at random: as hard to compute with as any others."""
+    """A few batches of tokens drawn at random: as hard to compute with as any others."""
     tokenizer = numbered_tokenizer(vocab_size)
     num_rows = settings.train.batch_size * 4
     # Documents framed by a start and an end, as long as just fits a row of pairs, which has one

@@ -160,12 +160,12 @@ print(scores > 0)  # is the token another one than was written?
 }
 _ONNX_USE = """\
 import json
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
 from tokenizers import Tokenizer
 
-config = json.load(open("config.json"))
 tokenizer = Tokenizer.from_file("tokenizer.json")  # cuts and pads as regraft does
 tokenizer.encode_special_tokens = True  # in a text "</s>" is text
 rows = tokenizer.encode_batch(["What a lovely story.", "A dull book."])
@@ -179,7 +179,8 @@ session = onnxruntime.InferenceSession("model.onnx")
 )
 """
 _ONNX_LABELS = """\
-print([config["labels"][best] for best in logits.argmax(axis=1)])
+labels = json.loads(Path("config.json").read_text())["labels"]
+print([labels[best] for best in logits.argmax(axis=1)])
 """
 
 

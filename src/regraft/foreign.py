@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from regraft.config import ModelSettings, Settings, settings_from_dict
+from regraft.config import DataSettings, ModelSettings, Settings, settings_from_dict
 from regraft.errors import ConfigError, RunFolderError
 from regraft.model import Backbone, KeyValueCache, is_right_padded
 from regraft.tokenizer import Tokenizer, parse_tokenizer
@@ -41,7 +41,6 @@ _NOT_SHAPE = {
 }
 # Positions of a model that sets itself no limit.
 _NO_LIMIT = 1_000_000
-_TEXT_LENGTH = 256
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model", "tekken.json")
 
@@ -94,7 +93,8 @@ class ForeignBackbone(Backbone):
         if is_right_padded(real_BT):
             return self._run(ids_BT, real_BT).last_hidden_state
         order_BT = (~real_BT).to(torch.int8).argsort(dim=1, stable=True)
-        moved_BTD = self._run(ids_BT.gather(1, order_BT), real_BT.gather(1, order_BT))[0]
+        moved = self._run(ids_BT.gather(1, order_BT), real_BT.gather(1, order_BT))
+        moved_BTD = moved.last_hidden_state
         back_BT = order_BT.argsort(dim=1)
         return moved_BTD.gather(1, back_BT.unsqueeze(2).expand_as(moved_BTD))
 
@@ -176,11 +176,16 @@ class ForeignBase:
 
 def is_foreign_folder(path: Path) -> bool:
     """Is it a folder of Hugging Face's, as far as its configuration says?"""
+    return "model_type" in _read_config(path)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """config.json; empty if there is none, or if it is no such thing."""
     try:
         values = json.loads((path / CONFIG_NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return False
-    return isinstance(values, dict) and "model_type" in values
+        return {}
+    return values if isinstance(values, dict) else {}
 
 
 def load_foreign(path: Path) -> ForeignBase:
@@ -196,8 +201,7 @@ def load_foreign(path: Path) -> ForeignBase:
 
 
 def _check_files(path: Path) -> None:
-    values = json.loads((path / CONFIG_NAME).read_text(encoding="utf-8"))
-    if values.get("quantization_config") is not None:
+    if _read_config(path).get("quantization_config") is not None:
         _refuse(
             f"The base {path} is quantised.",
             "Its weights are rounded and cannot be trained.",
@@ -224,7 +228,7 @@ def _check_files(path: Path) -> None:
 def _load_config(path: Path) -> Any:
     from transformers import CONFIG_MAPPING, AutoConfig
 
-    model_type = json.loads((path / CONFIG_NAME).read_text(encoding="utf-8"))["model_type"]
+    model_type = _read_config(path)["model_type"]
     if model_type not in CONFIG_MAPPING:
         _refuse(
             f"The base {path} is of the type {model_type!r}, which transformers does not know.",
@@ -286,11 +290,8 @@ def _load_tokenizer(path: Path) -> Tokenizer:
             "Only those that one tokenizer.json holds are read.",
             remedy="Put the tokenizer.json of its fast version into the folder.",
         )
-    special_tokens = {
-        key: str(token) for key, token in found.special_tokens_map.items() if isinstance(token, str)
-    }
     text = found.backend_tokenizer.to_str()
-    return parse_tokenizer(text, source=str(path), special_tokens=special_tokens)
+    return parse_tokenizer(text, source=str(path), special_tokens=found.special_tokens_map)
 
 
 def _check_vocabulary(path: Path, *, inner: Any, tokenizer: Tokenizer) -> None:
@@ -328,7 +329,7 @@ def _read_settings(path: Path, *, inner: Any) -> Settings:
             "model": model,
             "objective": {"kind": "causal" if is_causal else "masked"},
             "head": {"pooling": "last" if is_causal else "mean"},
-            "data": {"max_length": min(longest, _TEXT_LENGTH)},
+            "data": {"max_length": min(longest, DataSettings().max_length)},
             "train": {"epochs": 1},
         }
     )

@@ -1,9 +1,8 @@
 """Where do the parameters come from? Every term in closed form, checked against the built model.
 
 Comes in: the shape of a model of any family, its objective or its classes. Goes out: a `Ledger` of
-terms, each with its formula and number; what a token costs in arithmetic and a step in memory; the
-published wrong answers to the lab's exercise. torch is imported only to build the model the count
-is checked against.
+terms, each with its formula and number; what a token costs in arithmetic and a step in memory.
+torch is imported only to build the model the count is checked against.
 """
 
 import dataclasses
@@ -151,34 +150,6 @@ def size_for_budget(settings: Settings, *, flops_per_second: float) -> str:
         if num_tokens >= TOKENS_PER_WEIGHT * counted.layers:
             fitting.append(size)
     return fitting[-1]
-
-
-@dataclass(frozen=True)
-class Change:
-    """A term as a wrong answer counts it; `difference` is wrong minus right."""
-
-    term: str
-    right: str
-    wrong: str
-    difference: int
-
-
-@dataclass(frozen=True)
-class WrongAnswer:
-    """A common answer, recomputed for this shape from the formula that produces it."""
-
-    name: str
-    mistake: str
-    published: str
-    formula: str
-    changes: tuple[Change, ...]
-    base: int
-    language_model: int
-    classifier: int | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return asdict(self)
 
 
 def ledger(
@@ -520,111 +491,3 @@ def check_ledger(
     check("language model", counted.language_model, num_parameters(language_model))
     check("sum of the terms", counted.total, num_parameters(built))
     return num_parameters(built)
-
-
-def wrong_answers(
-    model: ModelSettings, *, vocab_size: int, num_classes: int | None
-) -> list[WrongAnswer]:
-    """The published wrong answers to the lab's exercise, each as the terms it gets wrong."""
-    if model.family != "lab":
-        raise ConfigError(
-            f"The wrong answers were given for blocks of the lab; these are {model.family}.",
-            remedy="Take --preset lab, or leave --explain out.",
-        )
-    shape = _shape(model, vocab_size=vocab_size, num_classes=num_classes)
-    d, L, H = (shape[letter] for letter in "dLH")
-    biases = {
-        "query, key, value biases": ("0", 0),
-        "output projection bias": ("0", 0),
-        "feed-forward biases": ("0", 0),
-    }
-    norms = {"norms (2 gains, 2 offsets)": ("0", 0)}
-
-    return [
-        _wrong_answer(
-            shape,
-            name="every head as wide as the model",
-            mistake="Each head is given its own d x d matrices, so attention is counted H times; a "
-            "head has width d / H, and H drops out. Biases and norms of the layers are lost.",
-            published="21,650,401 and 11,600,602",
-            formula="V d + L (4 H d² + 2 d F) + C (d + 1)",
-            counted={
-                "query, key, value weights": ("L · 3 H d²", L * 3 * H * d * d),
-                "output projection weight": ("L · H d²", L * H * d * d),
-                **biases,
-                **norms,
-            },
-        ),
-        _wrong_answer(
-            shape,
-            name="no output projection",
-            mistake="Queries, keys, values and the feed-forward layer only: the matrix that mixes "
-            "the heads again is lost, with all biases and norms of the layers.",
-            published="5 d² a layer (its total was not given; the head is counted rightly here)",
-            formula="V d + L (3 d² + 2 d F) + C (d + 1)",
-            counted={"output projection weight": ("0", 0), **biases, **norms},
-        ),
-        _wrong_answer(
-            shape,
-            name="embedding and head only",
-            mistake="Rounded to the two big matrices: all layers are lost, and the head's bias.",
-            published="about 20 M and 10 M (no formula was given; this one rounds to it)",
-            formula="V d + C d",
-            counted={term.name: ("0", 0) for term in _layer_terms("lab", shape)}
-            | {"head bias": ("0", 0)},
-        ),
-        _wrong_answer(
-            shape,
-            name="a norm as two numbers",
-            mistake="A norm has a gain and an offset for each of the d columns; here it has one "
-            "gain and one offset in all.",
-            published="10,965,016 for the base",
-            formula="V d + L (4 d² + 2 d F + 5 d + F + 4) + C (d + 1)",
-            counted={"norms (2 gains, 2 offsets)": ("L · 4", L * 4)},
-        ),
-        _wrong_answer(
-            shape,
-            name="no biases",
-            mistake="Every matrix is there, every vector is lost: the biases of layers and head, "
-            "and the norms.",
-            published="named as a cause; no total of its own was given",
-            formula="V d + L (4 d² + 2 d F) + C d",
-            counted={**biases, **norms, "head bias": ("0", 0)},
-        ),
-    ]
-
-
-def _wrong_answer(
-    shape: dict[str, int],
-    *,
-    name: str,
-    mistake: str,
-    published: str,
-    formula: str,
-    counted: dict[str, tuple[str, int]],
-) -> WrongAnswer:
-    """`counted` maps a term's name to how the answer writes and counts it; the rest is right."""
-
-    def total(terms: tuple[Term, ...]) -> int:
-        return sum(counted[t.name][1] if t.name in counted else t.count for t in terms)
-
-    base = _base_terms("lab", shape)
-    language_head = _linear_terms("head", shape["d"], outputs=shape["V"], letter="V")
-    head = language_head
-    if "C" in shape:
-        head = _linear_terms("head", shape["d"], outputs=shape["C"], letter="C")
-    changes = tuple(
-        Change(term.name, term.formula, counted[term.name][0], counted[term.name][1] - term.count)
-        for term in (*base, *head)
-        if term.name in counted
-    )
-    return WrongAnswer(
-        name=name,
-        mistake=mistake,
-        published=published,
-        formula=formula,
-        changes=changes,
-        base=total(base),
-        language_model=total(base) + total(language_head),
-        classifier=total(base) + total(head) if "C" in shape else None,
-    )

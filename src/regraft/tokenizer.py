@@ -488,16 +488,23 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 def _load_json(path: Path) -> Tokenizer:
     text = _read(path).decode("utf-8", "replace")
-    special_tokens = None
-    if path.with_name(ROLES_NAME).is_file():
-        special_tokens = _read_special_tokens(path.with_name(ROLES_NAME))
+    special_tokens: Mapping[str, Any] = {}
+    roles_path = path.with_name(ROLES_NAME)
+    if roles_path.is_file():
+        try:
+            special_tokens = json.loads(_read(roles_path))
+            _named_tokens(special_tokens)
+        except (ValueError, AttributeError, KeyError, TypeError) as error:
+            raise DataError(
+                f"{roles_path} cannot be read: {str(error)[:80]}.",
+                "Expected a JSON object that names special tokens, such as pad_token.",
+                remedy="Restore the file, or remove it if the tokenizer was trained here.",
+            ) from error
     return parse_tokenizer(text, source=str(path), special_tokens=special_tokens)
 
 
-def parse_tokenizer(
-    text: str, *, source: str, special_tokens: Mapping[str, str] | None
-) -> Tokenizer:
-    """A tokenizer from the text of its JSON; `special_tokens` as in Hugging Face, if they are."""
+def parse_tokenizer(text: str, *, source: str, special_tokens: Mapping[str, Any]) -> Tokenizer:
+    """A tokenizer from the text of its JSON, and what Hugging Face says about it, or nothing."""
     try:
         json.loads(text)
         inner = tokenizers.Tokenizer.from_str(text)
@@ -510,25 +517,16 @@ def parse_tokenizer(
     # Some files cut and fill up every text to the length their makers trained with.
     inner.no_truncation()
     inner.no_padding()
-    return Tokenizer(inner, source=source, special_tokens=special_tokens)
+    return Tokenizer(inner, source=source, special_tokens=_named_tokens(special_tokens) or None)
 
 
-def _read_special_tokens(path: Path) -> dict[str, str] | None:
-    """The special tokens that Hugging Face's file names, each as text or as a table, if any."""
-    try:
-        values = json.loads(_read(path))
-        named = {key: values[key] for keys in _KEYS.values() for key in keys if values.get(key)}
-        tokens = {
-            key: value if isinstance(value, str) else str(value["content"])
-            for key, value in named.items()
-        }
-    except (ValueError, AttributeError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{path} cannot be read: {str(error)[:80]}.",
-            "Expected a JSON object that names special tokens, such as pad_token.",
-            remedy="Restore the file, or remove it if the tokenizer was trained here.",
-        ) from error
-    return tokens or None
+def _named_tokens(values: Mapping[str, Any]) -> dict[str, str]:
+    """The tokens that have a role, each given as text or as a table."""
+    keys = {key for keys in _KEYS.values() for key in keys if values.get(key)}
+    return {
+        key: values[key] if isinstance(values[key], str) else str(values[key]["content"])
+        for key in sorted(keys)
+    }
 
 
 def _load_lab_folder(dict_path: Path) -> Tokenizer:

@@ -95,7 +95,17 @@ def translations(run: LoadedRun) -> list[Translation]:
 
 def _classifier(run: LoadedRun, head: ClassifierHead) -> Translation:
     family, pooling = run.settings.model.family, head.pooling
-    backbone = run.model.backbone
+    backbone, between = run.model.backbone, head.between
+    name, poolings = _CLASSIFIERS.get((family, backbone.is_causal), ("", ()))
+    if not name:
+        raise _refused_lab(run)
+    if pooling not in poolings:
+        raise ConfigError(
+            f"{run.run_dir} is a {family} classifier that pools {pooling}, which no class of "
+            "transformers does.",
+            f"{name}ForSequenceClassification pools {' or '.join(poolings)}.",
+            remedy=f"Fine-tune again with --set head.pooling={poolings[0]}, or take --format onnx.",
+        )
     labels = dict(enumerate(run.info.labels))
     config = {
         **_config(run),
@@ -104,30 +114,23 @@ def _classifier(run: LoadedRun, head: ClassifierHead) -> Translation:
         "problem_type": "single_label_classification",
         "use_cache": False,
     }
-    name = ""
-    if family == "lab" and backbone.is_causal and pooling == "last":
-        name = "OPT"
+    if between is None:
         tensors = opt_tensors(run.model, head.linear, head_name="score")
-    elif family == "bert" and pooling == "first" and head.between is not None:
-        name = "Bert"
-        tensors = {**bert_tensors(backbone, "bert"), **named(head.between, "bert.pooler")}
+    else:
+        tensors = named(head.linear, "classifier")
+    if family == "bert" and between is not None:
+        tensors.update(bert_tensors(backbone, "bert"), **named(between, "bert.pooler"))
         config.update(is_decoder=backbone.is_causal, classifier_dropout=0.0)
-    elif family == "modern" and head.between is not None:
-        between = named(head.between, "head")
-        if backbone.is_causal and pooling == "last":
-            name = "ModernBertDecoder"
+    elif family == "modern" and between is not None:
+        tensors.update(named(between, "head"))
+        if backbone.is_causal:
             # One switch gives both layers of this head a bias; ours has one in the second only.
             no_bias = torch.zeros(run.settings.model.width)
-            tensors = {**decoder_tensors(backbone), **between, "head.dense.bias": no_bias}
+            tensors.update(decoder_tensors(backbone), **{"head.dense.bias": no_bias})
             config["classifier_bias"] = True
-        elif not backbone.is_causal and pooling != "last":
-            name = "ModernBert"
-            tensors = {**modern_tensors(backbone), **between}
+        else:
+            tensors.update(modern_tensors(backbone))
             config["classifier_pooling"] = {"first": "cls", "mean": "mean"}[pooling]
-    if not name:
-        raise _refused_classifier(run, pooling=pooling)
-    if family != "lab":
-        tensors.update(named(head.linear, "classifier"))
     return Translation(
         architecture=f"{name}ForSequenceClassification",
         auto_class="AutoModelForSequenceClassification",
@@ -273,6 +276,14 @@ _NO_GENERATOR = (
     "The generator is as wide as the model itself, a shape that ELECTRA's class lacks: it is not "
     "in this export."
 )
+# (family, is it causal?) -> the class of its classifiers, and which vectors that class can pool.
+_CLASSIFIERS = {
+    ("lab", True): ("OPT", ("last",)),
+    ("bert", False): ("Bert", ("first",)),
+    ("bert", True): ("Bert", ("first",)),
+    ("modern", False): ("ModernBert", ("mean", "first")),
+    ("modern", True): ("ModernBertDecoder", ("last",)),
+}
 _MODEL_TYPES = {
     "OPT": "opt",
     "Bert": "bert",
@@ -376,25 +387,4 @@ def _refused_lab(run: LoadedRun) -> ConfigError:
         f"{run.run_dir} is a lab model that looks both ways, which no class of transformers holds.",
         "OPT has the lab's block, but looks to the left only.",
         remedy="Take --format onnx, or pre-train with --objective causal or --preset bert.",
-    )
-
-
-def _refused_classifier(run: LoadedRun, *, pooling: str) -> ConfigError:
-    family = run.settings.model.family
-    if family == "lab" and not run.model.backbone.is_causal:
-        return _refused_lab(run)
-    classes = {
-        "lab": ("OPT", "last"),
-        "bert": ("BERT", "first"),
-        "modern": ("ModernBERT's decoder", "last")
-        if run.model.backbone.is_causal
-        else ("ModernBERT", "first or mean"),
-    }
-    name, expressed = classes[family]
-    return ConfigError(
-        f"{run.run_dir} is a {family} classifier that pools {pooling}, which no class of "
-        "transformers does.",
-        f"The classifier of {name} pools {expressed}.",
-        remedy=f"Fine-tune again with --set head.pooling={expressed.split()[0]}, or take --format "
-        "onnx.",
     )

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from regraft.demo import DemoResult
     from regraft.evaluate import Evaluation
     from regraft.finetune import FinetuneResult
-    from regraft.ledger import Ledger, WrongAnswer
+    from regraft.ledger import Ledger
+    from regraft.mistakes import WrongAnswer
     from regraft.pretrain import PretrainResult
     from regraft.text import Profile
 

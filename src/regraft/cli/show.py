@@ -210,7 +210,8 @@ def params(
             "objective.kind": objective,
         },
     )
-    from regraft.ledger import check_ledger, ledger, size_for_budget, wrong_answers
+    from regraft.ledger import check_ledger, ledger, size_for_budget
+    from regraft.mistakes import wrong_answers
 
     if chosen.model.size == "auto":
         chosen = with_size(chosen, size_for_budget(chosen, flops_per_second=matrix_speed()))
