@@ -98,6 +98,7 @@ def test_card_tells_data_recipe_and_parity(classifier):
     assert "1,360 examples to train on, 240 held out; 12.5% of the training texts were cut" in card
     assert "| text | `0123456789abcdef` |" in card
     assert "| head.pooling | last |" in card
+    assert "| objective.kind | causal |" in card
     assert "objective.mask_rate" not in card
     assert "| Model | no padding | 2.0e-06 |" in card
     assert "| Model | left | cannot be expressed |" in card
@@ -132,6 +133,7 @@ def test_run_without_scores_has_a_card(tmp_path):
     card = card_of(make_run(tmp_path / "run", objective="causal", pooling="last"))
     assert "This run keeps none." in card
     assert "The run keeps no counts of its data." in card
+    assert "objective." not in card, "a classifier from scratch had no objective before"
 
 
 def test_onnx_card_tells_what_int8_cost(classifier):

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -304,6 +305,20 @@ def test_tokenizer_cuts_and_pads_as_regraft(exported, tokenizer):
 def test_export_writes_no_path_of_the_machine(exported):
     for path in exported.iterdir():
         assert str(exported.parent).encode() not in path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [("modern", "masked", "first"), ("modern", "masked"), ("lab", "causal"), ("bert", "replaced")],
+    ids=" ".join,
+)
+def test_code_of_the_card_runs(kind, export, monkeypatch, capsys):
+    _, out, _ = export(*kind)
+    (code,) = re.findall(r"```python\n(.*?)```", (out / "README.md").read_text(), re.DOTALL)
+    monkeypatch.chdir(out)
+    monkeypatch.setitem(sys.modules, "regraft", None)
+    exec(compile(code, "card", "exec"), {})
+    assert capsys.readouterr().out.startswith(("[{'", "[[{'", "tensor("))
 
 
 def test_folder_in_use_is_refused(exported, tmp_path):

@@ -80,7 +80,7 @@ class Task:
         return self.rows.batch(rows), Moment(seed=0, step=0, rows=rows, done=0.0)
 
 
-@lru_cache(maxsize=1)
+@lru_cache
 def text() -> tuple[Tokenizer, TokenStore]:
     documents = [text for text, _ in make_examples(60, seed=1)]
     settings = resolve("pretrain", overrides={**TINY, "train.steps": 1})
@@ -93,6 +93,7 @@ def text() -> tuple[Tokenizer, TokenStore]:
     return tokenizer, TokenStore.from_arrays(ids, offsets, num_bytes=len("".join(documents)))
 
 
+@lru_cache(maxsize=99)
 def task(
     family: str, kind: str, given: tuple[Tokenizer, TokenStore] | None = None, **overrides: Any
 ) -> Task:

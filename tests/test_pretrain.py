@@ -74,6 +74,17 @@ def test_loss_falls_below_the_unigram_entropy(tmp_path: Path) -> None:
     )
 
 
+def test_pairs_are_validated_on_the_training_text_if_too_little_is_held_out(
+    documents_path: Path, tmp_path: Path
+) -> None:
+    overrides = {**TINY, "train.steps": 2, "train.valid_share": 0.02}
+    settings = resolve("pretrain", preset="bert", overrides=overrides)
+    progress = Recorder()
+    result = pretrain([documents_path], out=tmp_path / "run", settings=settings, progress=progress)
+    assert any("Validation reads the others." in message for message in progress.messages)
+    assert 0 <= result.readings["valid_pair_accuracy"] <= 1
+
+
 def test_bits_per_byte_belong_to_the_loss(
     documents_path: Path, tiny_pretrain: Settings, tmp_path: Path
 ) -> None:

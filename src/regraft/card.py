@@ -240,17 +240,18 @@ def _scores(run: LoadedRun) -> list[str]:
 
 
 def _recipe(run: LoadedRun) -> list[tuple[str, str]]:
-    left_out = _ONLY_LANGUAGE_MODEL if run.info.kind == "classifier" else _ONLY_CLASSIFIER
-    rows = [("preset", run.settings.preset)]
+    left_out: tuple[str, ...] = _ONLY_CLASSIFIER
+    if run.info.kind == "classifier":
+        # The objective is the base's; what was trained from scratch never had one.
+        left_out = _ONLY_LANGUAGE_MODEL if run.info.base else (*_ONLY_LANGUAGE_MODEL, "objective.")
+    if run.settings.objective.kind == "causal":
+        left_out = (*left_out, "objective.mask")
+    rows = [("preset", run.settings.preset), ("vocabulary", f"{run.tokenizer.vocab_size:,} tokens")]
     for key in _RECIPE:
         section, _, name = key.partition(".")
         value = getattr(getattr(run.settings, section), name)
-        is_asked = not key.startswith(left_out) and value is not None and value is not False
-        if key.startswith("objective.mask") and run.settings.objective.kind == "causal":
-            is_asked = False
-        if is_asked:
+        if not key.startswith(left_out) and value is not None and value is not False:
             rows.append((key, f"{value}"))
-    rows.insert(1, ("vocabulary", f"{run.tokenizer.vocab_size:,} tokens"))
     return rows
 
 

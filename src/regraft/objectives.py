@@ -142,11 +142,13 @@ def replaced(corruption: Corruption) -> Objective:
         # Means over all tokens, weighted, as a sum over targets: they are a known share of them.
         weight = DETECTION_WEIGHT * corruption.rate(moment)
         detection = losses_BT.masked_fill(~real_BT, 0.0).sum()
-        found_BT = (scores_BT > 0) & is_replaced_BT & real_BT
+        told_BT = (scores_BT > 0) & real_BT
+        num_replaced = int((is_replaced_BT & real_BT).sum())
         readings = {
             TOKEN_LOSS: Reading(generator_total.detach(), len(targets_N)),
             "detection_loss": Reading(detection.detach(), num_real),
-            "found": Reading(found_BT.sum(), int((is_replaced_BT & real_BT).sum())),
+            "found": Reading((told_BT & is_replaced_BT).sum(), num_replaced),
+            "false_alarms": Reading((told_BT & ~is_replaced_BT).sum(), num_real - num_replaced),
         }
         return LossSum(generator_total + weight * detection, len(targets_N), readings)
 

@@ -18,6 +18,7 @@ from typing import Any
 from regraft.batches import Rows
 from regraft.checkpoint import kept_steps
 from regraft.config import DataSettings, Settings, TrainSettings, resolve, with_size
+from regraft.errors import DataError
 from regraft.evaluate import readings
 from regraft.heads import Model, build_language_model, tell_frequencies
 from regraft.ledger import size_for_budget
@@ -138,8 +139,13 @@ def _pretrain(
     tell_frequencies(model, counts_V)
     rows = pretraining_rows(train_store, tokenizer=tokenizer, settings=settings)
     state = build_state(model.to(device()), settings=settings.train, num_rows=len(rows.lengths))
+    try:
+        valid_rows = pretraining_rows(valid_store, tokenizer=tokenizer, settings=settings)
+    except DataError as error:
+        progress.say(f"Of the documents held out: {error.problem} Validation reads the others.")
+        valid_rows = rows
     validation = _Validation(
-        pretraining_rows(valid_store, tokenizer=tokenizer, settings=settings),
+        valid_rows,
         objectives=build_validation(settings, tokenizer=tokenizer),
         is_causal=settings.objective.kind == "causal",
         bits=lambda loss: bits_per_byte(

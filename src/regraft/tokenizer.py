@@ -189,7 +189,8 @@ class Tokenizer:
     @cached_property
     def special_ids(self) -> frozenset[int]:
         """Ids that stand for no text."""
-        return frozenset(self._inner.get_added_tokens_decoder())
+        added = self._inner.get_added_tokens_decoder()
+        return frozenset(number for number, token in added.items() if token.special)
 
     def word_joints(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """For every id: does it continue a word begun before it? Can a word go on behind it?
@@ -212,14 +213,14 @@ class Tokenizer:
     def _texts_of_ids(self) -> list[str]:
         """The text of each id; "" of special ones, U+FFFD for bytes that are no character."""
         names = [self._inner.id_to_token(number) or "" for number in range(self.vocab_size)]
-        is_byte_level = isinstance(self._inner.decoder, decoders.ByteLevel)
-        texts = [
-            _bytes_of(name).decode("utf-8", "replace")
-            if is_byte_level and n not in self.special_ids
-            else name
-            for n, name in enumerate(names)
-        ]
-        return ["" if n in self.special_ids else text for n, text in enumerate(texts)]
+        # Added tokens are written as they are, not in the alphabet of bytes.
+        written = self._inner.get_added_tokens_decoder().keys()
+        if isinstance(self._inner.decoder, decoders.ByteLevel):
+            names = [
+                name if number in written else _bytes_of(name).decode("utf-8", "replace")
+                for number, name in enumerate(names)
+            ]
+        return ["" if number in self.special_ids else name for number, name in enumerate(names)]
 
     def save(self, path: Path) -> None:
         """Write tokenizer.json whole, and beside it the special tokens of one from elsewhere."""

@@ -123,6 +123,7 @@ def _told_readings(result: "PretrainResult") -> list[tuple[str, str]]:
         "valid_pair_accuracy": ("pairs judged rightly (half by chance)", "{:.1%}"),
         "valid_detection_loss": ("detection loss", "{:.3f}"),
         "valid_found": ("replaced tokens found", "{:.1%}"),
+        "valid_false_alarms": ("original tokens called replaced", "{:.1%}"),
         "valid_bits_per_byte": ("bits per byte", "{:.3f}"),
     }
     return [
