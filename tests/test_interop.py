@@ -16,10 +16,10 @@ from conftest import make_examples
 from random_runs import LABELS, tiny_tokenizer, write_run
 
 from regraft.classifier import TextClassifier
-from regraft.delivery import TOLERANCE, ExportResult
 from regraft.errors import DiskError, RegraftError
 from regraft.generate import generate
-from regraft.interop import export_huggingface
+from regraft.interop.delivery import TOLERANCE, ExportResult
+from regraft.interop.huggingface import export_huggingface
 from regraft.model import places_in_document
 from regraft.runfolder import load_run
 from regraft.tokenizer import Tokenizer

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from regraft.cli import options, terminal
+from regraft.cli.options import data_flags, data_of
 from regraft.errors import ConfigError
 
 if TYPE_CHECKING:
-    from regraft.delivery import ExportResult
+    from regraft.interop.delivery import ExportResult
 
 
 def export(
@@ -32,10 +33,13 @@ def export(
         typer.Option(
             "--data",
             metavar="FILE",
-            help="int8: examples to measure accuracy on, with columns as at training.",
+            help="int8: examples to measure accuracy on.",
             show_default=False,
         ),
     ] = None,
+    text: options.TextColumn = None,
+    label: options.LabelColumn = None,
+    encoding: options.Encoding = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -63,13 +67,20 @@ def export(
         )
     with terminal.progress_on_stderr(quiet=quiet) as progress:
         if format == "hf":
-            from regraft.interop import export_huggingface
+            from regraft.interop.huggingface import export_huggingface
 
             result = export_huggingface(run, out=out, progress=progress)
         else:
-            from regraft.exchange import export_onnx
+            from regraft.interop.onnx import export_onnx
 
-            result = export_onnx(run, out=out, int8=int8, data_path=data, progress=progress)
+            result = export_onnx(
+                run,
+                out=out,
+                int8=int8,
+                data_path=data,
+                data=data_of(run, data_flags(text=text, label=label, encoding=encoding)),
+                progress=progress,
+            )
     if json:
         terminal.show_json(result.to_dict())
     else:
@@ -78,7 +89,7 @@ def export(
 
 def _show(result: "ExportResult") -> None:
     """How exact the export is, what eight bits cost, and where it lies."""
-    from regraft.card import int8_rows, parity_rows
+    from regraft.interop.card import int8_rows, parity_rows
 
     columns = ["model", "padding", "largest difference"]
     terminal.show_table(columns, parity_rows(result.parity), right=columns[-1:])

@@ -4,6 +4,7 @@ The help of an option that is a setting comes from config.py. Goes out: annotate
 signatures of commands, and `settings_from` which turns their values into complete Settings.
 """
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,6 +14,7 @@ from regraft.config import (
     DEFAULT_PRESET,
     PRESET_HELP,
     SIZES,
+    DataSettings,
     Recipe,
     Settings,
     parse_assignments,
@@ -160,6 +162,14 @@ def data_flags(
         "data.documents": documents,
         "data.max_length": max_length,
     }
+
+
+def data_of(run: Path, flags: dict[str, Any]) -> DataSettings:
+    """A run's own data settings, with the flags that were given."""
+    from regraft.runfolder import read_settings
+
+    changes = {key.partition(".")[2]: value for key, value in flags.items() if value is not None}
+    return dataclasses.replace(read_settings(run).data, **changes)
 
 
 def train_flags(

@@ -1,7 +1,6 @@
 """The commands that use a run folder: `regraft evaluate`, `predict`, `generate`, `fill`."""
 
 import csv
-import dataclasses
 import io
 import json as jsons
 from collections.abc import Sequence
@@ -11,8 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from regraft.cli import options, results, terminal
-from regraft.cli.options import data_flags
-from regraft.config import DataSettings
+from regraft.cli.options import data_flags, data_of
 from regraft.errors import ConfigError
 
 
@@ -35,7 +33,7 @@ def evaluate(
     """
     from regraft.evaluate import evaluate as run_evaluate
 
-    data = _data_of(run, data_flags(text=text, label=label, encoding=encoding))
+    data = data_of(run, data_flags(text=text, label=label, encoding=encoding))
     with terminal.progress_on_stderr(quiet=quiet) as progress:
         evaluation = run_evaluate(run, file, data=data, progress=progress)
     if json:
@@ -76,7 +74,7 @@ def predict(
     from regraft.runtime import write_text
     from regraft.text import read_documents
 
-    data = _data_of(run, data_flags(text=text, encoding=encoding, documents=documents))
+    data = data_of(run, data_flags(text=text, encoding=encoding, documents=documents))
     texts = [item.text for item in read_documents([file], data=data)]
     classifier = load_classifier(run)
     labels = [str(label) for label in classifier.classes_]
@@ -184,14 +182,6 @@ def fill(
     for number, place in enumerate(guessed, start=1):
         rows = [(guess.token, f"{guess.probability:.1%}") for guess in place]
         terminal.show_table([f"<mask> {number}", "probability"], rows)
-
-
-def _data_of(run: Path, flags: dict[str, Any]) -> DataSettings:
-    """The run's own data settings, with the flags that were given."""
-    from regraft.runfolder import read_settings
-
-    changes = {key.partition(".")[2]: value for key, value in flags.items() if value is not None}
-    return dataclasses.replace(read_settings(run).data, **changes)
 
 
 def _record(text: str, labels: Sequence[str], probabilities: Sequence[float]) -> dict[str, Any]:

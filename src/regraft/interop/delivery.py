@@ -1,7 +1,7 @@
 """What every export has: a new folder, written whole; a tokenizer file; a proof that it is exact.
 
 Comes in: a loaded run and a place. Goes out: the folder, once all is in it and checked, or nothing.
-Knows no format: interop.py (Hugging Face) and exchange.py (ONNX) fill the folder.
+Knows no format: huggingface.py and onnx.py fill the folder.
 """
 
 import contextlib

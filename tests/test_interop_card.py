@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from random_runs import tiny_tokenizer, write_run
 
-from regraft.card import huggingface_card, int8_rows, onnx_card
-from regraft.delivery import Int8Cost, Parity
+from regraft.interop.card import huggingface_card, int8_rows, onnx_card
+from regraft.interop.delivery import Int8Cost, Parity
+from regraft.interop.translation import translations
 from regraft.runfolder import LoadedRun, load_run
-from regraft.translation import translations
 
 FINETUNED = {
     "num_train": 1360,

@@ -4,8 +4,8 @@ import pytest
 from random_runs import tiny_tokenizer, write_run
 
 from regraft.errors import ConfigError
+from regraft.interop.translation import translations
 from regraft.runfolder import load_run
-from regraft.translation import translations
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,7 @@ from regraft.heads import (
     ReplacedHead,
     generator_settings,
 )
-from regraft.model import ROTARY_BASE
-from regraft.renaming import (
+from regraft.interop.renaming import (
     Tensors,
     bert_block_tensors,
     bert_embedding_tensors,
@@ -35,6 +34,7 @@ from regraft.renaming import (
     named,
     opt_tensors,
 )
+from regraft.model import ROTARY_BASE
 from regraft.runfolder import LoadedRun
 
 # nn.LayerNorm's; BERT's own default is another.

@@ -1,7 +1,7 @@
 """A run folder becomes an ONNX folder: any batch, any length, checked in onnxruntime.
 
 Comes in: a run folder of any family and head. Goes out: model.onnx, its tokenizer, a card, and on
-demand the same model in eight bits with what that cost. Writes no other format; interop.py does.
+demand the same model in eight bits with what that cost. Writes no other format.
 """
 
 import contextlib
@@ -21,9 +21,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from regraft.batches import ExampleRows, budget_batches, padded
-from regraft.card import onnx_card
 from regraft.config import DataSettings
-from regraft.delivery import (
+from regraft.errors import ConfigError
+from regraft.heads import Model, ReplacedHead
+from regraft.interop.card import onnx_card
+from regraft.interop.delivery import (
     ExportResult,
     Int8Cost,
     Parity,
@@ -37,8 +39,6 @@ from regraft.delivery import (
     sample_texts,
     special_names,
 )
-from regraft.errors import ConfigError
-from regraft.heads import Model, ReplacedHead
 from regraft.model import Sight, attention_mask, places_in_document
 from regraft.runfolder import LoadedRun, load_run
 from regraft.runtime import SILENT, Progress, write_json, write_text

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from random_runs import write_run
 
-from regraft.delivery import (
+from regraft.errors import ConfigError, DiskError, DiskFullError, RegraftError
+from regraft.interop.delivery import (
     ExportResult,
     Parity,
     check_family,
@@ -22,7 +23,6 @@ from regraft.delivery import (
     sample_texts,
     special_names,
 )
-from regraft.errors import ConfigError, DiskError, DiskFullError, RegraftError
 from regraft.runfolder import LoadedRun, load_run
 
 

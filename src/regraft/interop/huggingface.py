@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from regraft.card import huggingface_card
-from regraft.delivery import (
+from regraft.interop.card import huggingface_card
+from regraft.interop.delivery import (
     ExportResult,
     Parity,
     check_family,
@@ -28,10 +28,10 @@ from regraft.delivery import (
     sample_texts,
     special_names,
 )
+from regraft.interop.translation import Translation, translations
 from regraft.model import is_right_padded, places_in_document
 from regraft.runfolder import LoadedRun, load_run
 from regraft.runtime import SILENT, Progress, write_json, write_text
-from regraft.translation import Translation, translations
 
 # A sentence for the first place of a pair; sample texts stand in the second.
 _FIRST = "The first sentence of a pair."

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from regraft.delivery import TOLERANCE, Int8Cost, Parity
+from regraft.interop.delivery import TOLERANCE, Int8Cost, Parity
+from regraft.interop.translation import Translation
 from regraft.metrics import accuracy_interval
 from regraft.runfolder import LoadedRun
-from regraft.translation import Translation
 
 # What a person asks first about a training; `regraft settings` explains each.
 _RECIPE = (

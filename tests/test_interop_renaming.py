@@ -8,7 +8,7 @@ from random_runs import SHAPE, random_model
 from torch import nn
 
 from regraft.config import resolve
-from regraft.renaming import (
+from regraft.interop.renaming import (
     bert_tensors,
     decoder_tensors,
     modern_tensors,

@@ -12,9 +12,9 @@ from random_runs import LABELS, SHAPE, random_model, tiny_tokenizer, unchecked, 
 
 from regraft.classifier import TextClassifier
 from regraft.config import resolve
-from regraft.delivery import TOLERANCE
 from regraft.errors import ConfigError, DataError
-from regraft.exchange import Traceable, export_onnx
+from regraft.interop.delivery import TOLERANCE
+from regraft.interop.onnx import Traceable, export_onnx
 from regraft.runfolder import load_run
 
 onnxruntime = pytest.importorskip("onnxruntime")
