@@ -49,9 +49,9 @@ BASES = {
     "masked": ("modern", "masked"),
     "replaced": ("modern", "replaced"),
     "hybrid": ("modern", "hybrid"),
-    "masked, bert family": ("bert", "masked"),
     "bert": ("bert", "bert"),
     "sop": ("bert", "sop"),
+    "masked, bert family": ("bert", "masked"),
 }
 SCRATCH, LINEAR = "scratch", "linear"
 # Epochs for so many labels: few labels are read more often.
