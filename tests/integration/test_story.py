@@ -57,7 +57,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     folder = tmp_path_factory.mktemp("story")
     files = {
         name: write_examples(folder / f"{name}.csv", size, seed=seed)
-        for seed, (name, size) in enumerate({"train": 48, "valid": 16, "test": 24}.items())
+        for seed, (name, size) in enumerate({"train": 96, "valid": 16, "test": 24}.items())
     }
     files["text"] = folder / "text.jsonl"
     lines = [json.dumps({"text": text}) + "\n" for text, _ in make_examples(80, seed=9)]
