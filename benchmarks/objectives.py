@@ -7,9 +7,10 @@ of each objective is measured in turns, step by step, so that other work on the 
 none; then two bases train side by side on one thread each. What is finished outlives an
 interruption: repeat the command to go on. Cost with the defaults: 80 minutes on two cores.
 
-    .venv/bin/python benchmarks/objectives.py --text FILE --data FOLDER --work DIR [--json FILE]
+    .venv/bin/python benchmarks/objectives.py [--text FILE --data FOLDER] [--work DIR] [--json FILE]
 
-FOLDER holds train.jsonl, valid.jsonl and test.jsonl. DIR keeps what is half done.
+FOLDER holds train.jsonl, valid.jsonl and test.jsonl; without both, the corpus imdb-25k is split. DIR
+keeps what is half done.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from joblib import Parallel, delayed, parallel_config
 from regraft.baselines import fit_linear
 from regraft.batches import example_rows
 from regraft.config import Settings, resolve
+from regraft.corpora import fetch
 from regraft.evaluate import class_probabilities
 from regraft.finetune import Start, start_from_base, train_classifier
 from regraft.heads import build_language_model
@@ -35,10 +37,17 @@ from regraft.objectives import build_objective
 from regraft.pairs import pretraining_rows
 from regraft.pretrain import pretrain
 from regraft.runfolder import load_run, read_settings
-from regraft.runtime import environment, write_json
+from regraft.runtime import environment, write_json, write_text
 from regraft.shards import write_store
 from regraft.store import TokenStore, open_store
-from regraft.text import labels_of, load_examples, read_documents, subset_examples
+from regraft.text import (
+    labels_of,
+    load_examples,
+    read_documents,
+    split_examples,
+    subset_examples,
+    without_duplicates,
+)
 from regraft.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 from regraft.trainer import build_state, steps
 
@@ -57,6 +66,7 @@ SCRATCH, LINEAR = "scratch", "linear"
 # Epochs for so many labels: few labels are read more often.
 EPOCHS = {100: 12, 400: 6, 1600: 3}
 PACE_STEPS = 12
+CORPUS = "imdb-25k"
 JOBS = 2
 
 
@@ -120,6 +130,20 @@ def seconds_per_step(store: TokenStore, *, tokenizer: Tokenizer) -> dict[str, fl
     share = resolve("pretrain").objective.causal_share
     fastest["hybrid"] = share * fastest["causal"] + (1 - share) * fastest["masked"]
     return {name: fastest[name] * tokens_per_step[name] for name in BASES}
+
+
+def split_corpus(work: Path) -> tuple[Path, Path]:
+    """Film reviews that anyone can get: text without labels, and three labelled files."""
+    settings = resolve("finetune")
+    found = load_examples(fetch(CORPUS).files["all"], data=settings.data)
+    rest, test = split_examples(without_duplicates(found), share=0.08, seed=0)
+    rest, valid = split_examples(rest, share=0.02, seed=1)
+    train = subset_examples(rest, size=max(EPOCHS), seed=0)
+    for name, examples in (("train", train), ("valid", valid), ("test", test)):
+        lines = [json.dumps({"text": e.text, "label": e.label}) + "\n" for e in examples]
+        write_text(work / f"{name}.jsonl", "".join(lines))
+    write_text(work / "text.txt", "".join(" ".join(e.text.split()) + "\n" for e in rest))
+    return work / "text.txt", work
 
 
 def write_tokens(text: Path, *, work: Path) -> Path:
@@ -281,9 +305,9 @@ def draw(result: dict[str, Any], *, path: Path) -> None:
 def main() -> None:
     """Pace, bases, classifiers, table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--text", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--data", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--work", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--text", type=Path, metavar="FILE")
+    parser.add_argument("--data", type=Path, metavar="FOLDER")
+    parser.add_argument("--work", type=Path, metavar="DIR", default=Path("runs/objectives"))
     parser.add_argument("--minutes", type=float, default=5.0, help="of two cores, for each base")
     parser.add_argument("--labels", type=int, nargs="+", default=list(EPOCHS), choices=EPOCHS)
     parser.add_argument("--seeds", type=int, default=3)
@@ -292,6 +316,8 @@ def main() -> None:
     arguments = parser.parse_args()
     work = arguments.work
     work.mkdir(parents=True, exist_ok=True)
+    if arguments.text is None or arguments.data is None:
+        arguments.text, arguments.data = split_corpus(work)
     write_tokens(arguments.text, work=work)
     pace_path = work / "pace.json"
     if not pace_path.exists():
