@@ -9,8 +9,8 @@ interruption: repeat the command to go on. Cost with the defaults: 80 minutes on
 
     .venv/bin/python benchmarks/objectives.py [--text FILE --data FOLDER] [--work DIR] [--json FILE]
 
-FOLDER holds train.jsonl, valid.jsonl and test.jsonl; without both, the corpus imdb-25k is split. DIR
-keeps what is half done.
+FOLDER holds train.jsonl, valid.jsonl and test.jsonl; without both, the corpus imdb-25k is split.
+DIR keeps what is half done.
 """
 
 import argparse
