@@ -57,7 +57,7 @@ class Result:
         """Plain values, ready for JSON."""
         return {
             "title": self.title,
-            "command": shlex.join(["python", *sys.argv]),
+            "command": shlex.join(["python", sys.argv[0], *map(_without_folder, sys.argv[1:])]),
             "date": time.strftime("%Y-%m-%d", time.gmtime()),
             "environment": environment(),
             "unit": self.unit,
@@ -78,6 +78,11 @@ class Result:
             limit = self.matrix_flops / self.flops_per_unit
             row["share_of_limit"] = row["speed"]["median"] / limit
         return row
+
+
+def _without_folder(argument: str) -> str:
+    """What others can repeat: their files lie elsewhere."""
+    return Path(argument).name if "/" in argument else argument
 
 
 def _spread(values: Sequence[float] | np.ndarray) -> dict[str, float]:

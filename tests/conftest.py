@@ -15,9 +15,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
-import pytest
+# A shell that starts us in the background ignores Ctrl-C for us; some tests press it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
-from regraft.config import Settings, resolve
+import pytest  # noqa: E402
+
+from regraft.config import Settings, resolve  # noqa: E402
 
 GOLDEN_DIR = Path(__file__).parent / "golden"
 

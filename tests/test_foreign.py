@@ -542,6 +542,18 @@ def test_model_of_pictures_is_refused(folder):
     assert "(vit) gives no vector for each token" in error.problem
 
 
+def test_code_for_attention_and_adapters_are_refused(folder):
+    change_config(folder, attn_implementation="someone/kernel")
+    assert refusal_of(folder).problem.endswith(
+        "names code for its attention that would be fetched."
+    )
+    change_config(folder, attn_implementation="eager")
+    (folder / "adapter_config.json").write_text("{}")
+    assert refusal_of(folder).problem == (
+        f"The base {folder} is an adapter, which names another model to load."
+    )
+
+
 def test_model_that_reads_padding_is_refused(folder):
     config = transformers.FNetConfig(**SHAPE, intermediate_size=20, vocab_size=400)
     transformers.AutoModel.from_config(config).save_pretrained(folder)

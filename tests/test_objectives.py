@@ -16,16 +16,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regraft import objectives
-from regraft.batches import IGNORED, Batch, Rows
+from regraft.batches import IGNORED, Batch, Rows, StreamRows
 from regraft.checkpoint import Checkpoints
 from regraft.config import Settings, replace, resolve
 from regraft.corruption import Moment, build_corruption
 from regraft.errors import ConfigError, TrainingError
 from regraft.evaluate import readings
-from regraft.heads import Model, ReplacedHead, build_classifier, build_language_model
+from regraft.heads import Model, ReplacedHead, build_classifier, build_language_model, pool
 from regraft.metrics import unigram_entropy
 from regraft.objectives import (
     TOKEN_LOSS,
+    LossSum,
     Objective,
     build_objective,
     build_validation,
@@ -336,10 +337,10 @@ def test_replaced_sums_both_losses_and_keeps_them_apart(monkeypatch, family):
         gradients[weight] = {name: p.grad for name, p in model.named_parameters()}
     generator, detection = found.readings[TOKEN_LOSS], found.readings["detection_loss"]
     assert detection.count == int(batch.real_BT.sum())
-    torch.testing.assert_close(found.total, generator.total + 50 * 0.3 * detection.total)
-    # Divided by the count of targets, the discriminator's mean loss weighs 50.
-    share = 50 * 0.3 * detection.count / found.count
-    assert share == pytest.approx(50, rel=0.15)
+    # Divided by the count of targets, the discriminator's mean loss weighs 50. Rows differ in
+    # their share of targets by rounding only.
+    weighed = (found.total - generator.total) / found.count
+    assert weighed.item() == pytest.approx(50 * detection.total.item() / detection.count, rel=0.1)
     for name, gradient in gradients[50.0].items():
         alone = gradients[0.0][name]
         is_of_generator = name.startswith("head.generator.")
@@ -477,7 +478,7 @@ def test_one_batch_can_be_overfitted(family, kind):
         for step in (step_of("masked"), step_of("causal"))
     ]
     losses, token_losses = [], []
-    for step in range(120):
+    for step in range(240 if kind == "replaced" else 120):
         found = given.objective(model, batch, moments[step % 2 if kind == "hybrid" else 0])
         optimizer.zero_grad()
         (found.total / found.count).backward()
@@ -487,9 +488,13 @@ def test_one_batch_can_be_overfitted(family, kind):
         if max(losses[-2:]) < 0.1:
             break
     assert losses[0] > 5
-    assert max(token_losses[-2:]) < 0.3
-    # What a generator draws changes as long as it learns; found tokens weigh 50 times.
-    assert max(losses[-2:]) < (15 if kind == "replaced" else 0.3)
+    if kind == "replaced":
+        # What a generator draws changes as long as it learns, and one token weighs 50 times.
+        assert min(token_losses[-20:]) < 0.3
+        assert min(losses[-20:]) < 10
+    else:
+        assert max(token_losses[-2:]) < 0.3
+        assert max(losses[-2:]) < 0.3
 
 
 @pytest.mark.parametrize(
@@ -651,3 +656,33 @@ def test_objective_needs_the_head_made_for_it():
         given.objective(other.model(), batch, moment)
     with pytest.raises(AssertionError, match="the objective needs a LanguageModelHead"):
         other.objective(given.model(), batch, moment)
+
+
+def test_objective_on_the_pooled_vector_needs_no_change_of_the_loop():
+    """A document's bag of words from one vector a row (as VAMPIRE): only this function is new."""
+
+    def bag_of_words(model: Model, batch: Batch, moment: Moment) -> LossSum:
+        pooled_BD = pool(
+            model.backbone(batch.ids_BT, real_BT=batch.real_BT),
+            real_BT=batch.real_BT,
+            pooling="mean",
+        )
+        weight_VD, bias_V = model.head.vocabulary(model.backbone.embedding.weight)
+        scores_BV = F.linear(model.head.transformed(pooled_BD), weight_VD, bias_V)
+        total = -scores_BV.log_softmax(dim=1).gather(1, batch.ids_BT).sum()
+        return LossSum(total, batch.ids_BT.numel())
+
+    settings = resolve("pretrain", size="tiny", overrides={"train.steps": 30, "train.lr": 0.01})
+    store = TokenStore.from_arrays(
+        np.random.default_rng(0).integers(6, 50, 400).astype(np.uint32),
+        np.array([0, 400]),
+        num_bytes=400,
+    )
+    rows = StreamRows(store, max_length=16)
+    model = build_language_model(settings.model, vocab_size=50, objective=settings.objective)
+    state = build_state(model, settings=settings.train, num_rows=len(rows.lengths))
+    loop = steps(state, rows=rows, objective=bag_of_words, settings=settings.train)
+    losses = [record.loss for record in loop]
+    assert losses[-1] < losses[0]
+    found = readings(model, rows, objective=bag_of_words, max_tokens=100)
+    assert found["loss"] < losses[0]

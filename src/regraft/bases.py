@@ -92,6 +92,8 @@ def load_lab_file(
     if unknown := sorted(found.keys() - expected - {_POSITIONS}):
         _refuse_lab_file(path, f"has {unknown[0]}, which the lab's model has not")
 
+    if found[_EMBEDDING].dim() != 2:
+        _refuse_lab_file(path, f"has no matrix in {_EMBEDDING}")
     tokenizer = _lab_tokenizer(path, tokenizer_path=tokenizer_path)
     vocab_size, width = found[_EMBEDDING].shape
     if vocab_size != tokenizer.vocab_size:
@@ -159,7 +161,7 @@ def _read_lab_tensors(path: Path) -> dict[str, Tensor]:
             "Code from a file is never run.",
             remedy='Save it again with torch.save({"model_state_dict": model.state_dict()}, FILE).',
         ) from error
-    except (OSError, RuntimeError, EOFError, ValueError) as error:
+    except Exception as error:  # torch.load meets any file with any exception
         reason = (str(error).splitlines() or ["it is empty"])[0]
         raise RunFolderError(
             f"{path} cannot be read: {reason[:120]}.",
@@ -167,7 +169,7 @@ def _read_lab_tensors(path: Path) -> dict[str, Tensor]:
             remedy="Check the path given as the base.",
         ) from error
     tensors = checkpoint.get("model_state_dict") if isinstance(checkpoint, dict) else None
-    if not isinstance(tensors, dict):
+    if not isinstance(tensors, dict) or not all(isinstance(name, str) for name in tensors):
         _refuse_lab_file(path, "has no model_state_dict")
     if not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
         _refuse_lab_file(path, "holds something else than tensors in its model_state_dict")
@@ -187,7 +189,8 @@ def _num_positions(path: Path, *, found: dict[str, Tensor], width: int) -> int |
     """How many positions the file has; they must be the sinusoids, for ours have no weights."""
     if _POSITIONS not in found:
         return None
-    table_TD = found[_POSITIONS].squeeze(1)
+    table_TD = found[_POSITIONS]
+    table_TD = table_TD.squeeze(1) if table_TD.dim() == 3 else table_TD
     if table_TD.shape[1:] != (width,) or not torch.allclose(
         table_TD, sinusoidal_positions(len(table_TD), width=width), atol=1e-4
     ):

@@ -111,7 +111,10 @@ class ObjectiveSettings(_Section):
         float, Gt(0), Lt(1), Doc("Hybrid: share of the steps that are causal.")
     ] = 0.25
     generator_share: Annotated[
-        float, Gt(0), Le(1), Doc("Replaced: width of the generator as a share of the model's.")
+        float,
+        Gt(0),
+        Le(1),
+        Doc("Replaced: width of the generator as a share of the model's, in whole heads."),
     ] = 0.25
 
 

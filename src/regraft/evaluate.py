@@ -25,7 +25,7 @@ from regraft.metrics import (
     expected_calibration_error,
     macro_f1,
 )
-from regraft.objectives import Objective
+from regraft.objectives import TOKEN_LOSS, Objective, Reading
 from regraft.runfolder import load_run
 from regraft.runtime import SILENT, Progress
 from regraft.text import Labels, check_labels_known, load_examples
@@ -77,6 +77,8 @@ def readings(
 ) -> dict[str, float]:
     """What an objective reads off a model, as means over the first rows that hold `max_tokens`.
 
+    An objective that tells no loss of tokens is judged by its whole loss.
+
     What is hidden does not depend on training: the same rows ask the same every time.
     """
     model.eval()
@@ -87,7 +89,8 @@ def readings(
     for numbers in _batches(rows.lengths[:num_rows]):
         moment = Moment(seed=0, step=0, rows=numbers, done=1.0)
         loss_sum = model.compute(objective, rows.batch(numbers).to(device), moment)
-        for name, reading in loss_sum.readings.items():
+        told = {TOKEN_LOSS: Reading(loss_sum.total, loss_sum.count), **loss_sum.readings}
+        for name, reading in told.items():
             totals[name] += float(reading.total)
             counts[name] += reading.count
     return {name: totals[name] / max(counts[name], 1) for name in counts}

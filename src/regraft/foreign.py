@@ -34,10 +34,13 @@ _NAMES = {
     ),
     "attention_dropout": ("attention_probs_dropout_prob", "attention_dropout", "attn_pdrop"),
 }
+# A configuration may name an implementation of attention, even one that is fetched and run.
+_ATTENTION = ("attn_implementation", "_attn_implementation")
 # What a configuration says beyond the shape: where it came from, and a head that is not taken.
 _NOT_SHAPE = {
     *("architectures", "auto_map", "dtype", "torch_dtype", "_name_or_path", "transformers_version"),
     *("id2label", "label2id", "problem_type", "use_cache"),
+    *_ATTENTION,
 }
 # Positions of a model that sets itself no limit.
 _NO_LIMIT = 1_000_000
@@ -207,6 +210,18 @@ def _check_files(path: Path) -> None:
             "Its weights are rounded and cannot be trained.",
             remedy="Take the folder it was made from, in full precision.",
         )
+    if any("/" in str(_read_config(path).get(name)) for name in _ATTENTION):
+        _refuse(
+            f"The base {path} names code for its attention that would be fetched.",
+            "Nothing is fetched, and code from elsewhere is never run.",
+            remedy=f"Remove {_ATTENTION[0]} from its config.json.",
+        )
+    if (path / "adapter_config.json").exists():
+        _refuse(
+            f"The base {path} is an adapter, which names another model to load.",
+            "A base is one folder with all of its weights.",
+            remedy="Merge the adapter into its model with peft, and save that.",
+        )
     if not any((path / name).is_file() for name in _WEIGHTS):
         others = sorted(
             part.name for end in ("bin", "pt", "h5", "msgpack") for part in path.glob(f"*.{end}")
@@ -308,6 +323,13 @@ def _check_vocabulary(path: Path, *, inner: Any, tokenizer: Tokenizer) -> None:
 def _read_settings(path: Path, *, inner: Any) -> Settings:
     """The shape as our settings name it; the rest of the configuration is the architecture."""
     config = inner.config
+    shape = ("num_hidden_layers", "num_attention_heads", "hidden_size")
+    if missing := [name for name in shape if not isinstance(getattr(config, name, None), int)]:
+        _refuse(
+            f"The base {path} ({config.model_type}) has no {missing[0]}.",
+            "A base is a stack of attention layers of one width.",
+            remedy="Take a base of another architecture.",
+        )
     width, is_causal = _probe(path, inner)
     longest = _max_positions(inner)
     values = json.loads(config.to_json_string(use_diff=True))

@@ -46,7 +46,7 @@ class Guess:
 def fill(run: str | Path | LoadedRun, text: str, *, top: int = 5) -> list[list[Guess]]:
     """For each `<mask>` in the text, the likeliest tokens, best first."""
     if top < 1:
-        raise ConfigError(f"top is {top}, it must be 1 or more.", remedy="Mend this option.")
+        raise ConfigError(f"top is {top}, it must be 1 or more.", remedy="Give 1 or more.")
     if not isinstance(run, LoadedRun):
         run = load_run(Path(run), kind="language-model")
     kind, tokenizer = run.settings.objective.kind, run.tokenizer
@@ -100,7 +100,8 @@ def generate(
         raise ConfigError(
             f"{run.run_dir} was pre-trained by the objective {kind}, which reads both sides of a "
             "token; it has not learned to continue a text.",
-            remedy="Pre-train with --objective causal or hybrid; `regraft fill` asks this one.",
+            remedy="Pre-train with --objective causal or hybrid"
+            + ("; `regraft fill` asks this one." if kind in CAN_FILL else "."),
         )
     tokenizer, backbone, head = run.tokenizer, run.model.backbone, run.model.head
     assert isinstance(head, LanguageModelHead)
@@ -109,13 +110,14 @@ def generate(
     ids = [tokenizer.start_id, *tokenizer.encode(prompt)]
     _check_fits(ids, run=run)
     max_positions = run.settings.model.max_positions
+    never = sorted(tokenizer.special_ids - {tokenizer.end_id})
     cache = KeyValueCache(run.settings.model.num_layers)
     unread, num_prompt = ids, len(ids)
     while len(ids) < min(num_prompt + max_tokens, max_positions):
         hidden_BTD = backbone(torch.tensor([unread]), is_causal=True, cache=cache)
         scores_V = F.linear(head.transformed(hidden_BTD[0, -1]), weight_VD, bias_V)
-        # Padding and start never continue a text.
-        scores_V[[tokenizer.pad_id, tokenizer.start_id]] = -torch.inf
+        # Of the special tokens only the end continues a text.
+        scores_V[never] = -torch.inf
         token = _choose(
             scores_V, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator
         )

@@ -144,10 +144,9 @@ class Generator(nn.Module):
         self.widen = nn.Linear(narrow.width, settings.width)
         self.norm = nn.LayerNorm(settings.width)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
-        if settings.family == "lab":
-            # Beside embeddings times sqrt(D), a normal start of the projections is large enough.
-            return
-        start_small(self)
+        # Beside the lab's embeddings times sqrt(D), torch's own start is small enough.
+        if settings.family != "lab":
+            start_small(self)
 
     def forward(
         self, embedded_BTD: Float[Tensor, "B T D"], *, sight: Sight

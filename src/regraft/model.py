@@ -419,10 +419,10 @@ class Backbone(nn.Module):
         if places_BT is not None or not is_hidden:
             mask = attention_mask(real_BT, is_causal=is_causal, segments_BT=segments_BT)
         if self.settings.family == "modern":
-            here = slice(start, start + real_BT.shape[1]) if places_BT is None else places_BT
-            turns = self.rotary_2PK[:, here]
-            turns = turns.unsqueeze(1 if places_BT is None else 2)
-            turns = turns.unsqueeze(1) if places_BT is None else turns
+            if places_BT is None:
+                turns = self.rotary_2PK[:, None, None, start : start + real_BT.shape[1]]
+            else:
+                turns = self.rotary_2PK[:, places_BT].unsqueeze(2)
         return Sight(is_causal=is_causal, mask=mask, turns=turns)
 
     def embed(

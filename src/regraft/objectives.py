@@ -1,8 +1,8 @@
 """What is learned: each objective is one function, (model, batch, moment) -> LossSum.
 
 The sum and the count stay apart: the trainer divides once by the count of the whole step, so that
-micro-batches, padding and masking cannot change the result. Adding an objective touches nothing
-but this file.
+micro-batches, padding and masking cannot change the result. A new objective does not touch the
+loop; docs/concepts/objectives.md names what it does touch.
 """
 
 from collections.abc import Callable, Mapping
@@ -139,18 +139,20 @@ def replaced(corruption: Corruption) -> Objective:
             scores_BT, is_replaced_BT.to(scores_BT), reduction="none"
         )
         num_real = int(real_BT.sum())
-        # Means over all tokens, weighted, as a sum over targets: they are a known share of them.
-        weight = DETECTION_WEIGHT * corruption.rate(moment)
-        detection = losses_BT.masked_fill(~real_BT, 0.0).sum()
+        # A mean over the tokens of a row, which weighs as much as its targets: divided by the count
+        # of targets it is the mean of the paper, however long rows are.
+        detection_B = losses_BT.masked_fill(~real_BT, 0.0).sum(dim=1)
+        weight_B = DETECTION_WEIGHT * is_target_BT.sum(dim=1) / real_BT.sum(dim=1)
         told_BT = (scores_BT > 0) & real_BT
         num_replaced = int((is_replaced_BT & real_BT).sum())
         readings = {
             TOKEN_LOSS: Reading(generator_total.detach(), len(targets_N)),
-            "detection_loss": Reading(detection.detach(), num_real),
+            "detection_loss": Reading(detection_B.detach().sum(), num_real),
             "found": Reading((told_BT & is_replaced_BT).sum(), num_replaced),
             "false_alarms": Reading((told_BT & ~is_replaced_BT).sum(), num_real - num_replaced),
         }
-        return LossSum(generator_total + weight * detection, len(targets_N), readings)
+        total = generator_total + (weight_B * detection_B).sum()
+        return LossSum(total, len(targets_N), readings)
 
     return objective
 

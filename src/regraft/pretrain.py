@@ -17,7 +17,14 @@ from typing import Any
 
 from regraft.batches import Rows
 from regraft.checkpoint import kept_steps
-from regraft.config import DataSettings, Settings, TrainSettings, resolve, with_size
+from regraft.config import (
+    DataSettings,
+    Settings,
+    TrainSettings,
+    replace,
+    resolve,
+    with_size,
+)
 from regraft.errors import DataError
 from regraft.evaluate import readings
 from regraft.heads import Model, build_language_model, tell_frequencies
@@ -40,6 +47,9 @@ from regraft.trainer import StepRecord, TrainState, build_state
 VALID_TOKENS = 10_000
 VALID_TOKENS_MASKED = 30_000
 VALIDATIONS = 8
+
+# What a size decides.
+_SHAPE = ("width", "num_layers", "num_heads", "feedforward_width")
 
 # Steps averaged into one line of metrics.jsonl.
 LOG_EVERY = 10
@@ -125,9 +135,10 @@ def _pretrain(
 
     train_store, valid_store = _split(store, settings=settings, progress=progress)
     counts_V = train_store.counts(vocab_size=tokenizer.vocab_size)
+    predicted_V = counts_V.copy()
     if settings.objective.kind != "causal":  # which predicts the ends of documents, too
-        counts_V[sorted(tokenizer.special_ids)] = 0
-    entropy = unigram_entropy(counts_V)
+        predicted_V[sorted(tokenizer.special_ids)] = 0
+    entropy = unigram_entropy(predicted_V)
     progress.say(
         f"{store.num_documents:,} documents, {store.num_tokens:,} tokens, vocabulary "
         f"{tokenizer.vocab_size:,}. Unigram entropy, the line to beat: {entropy:.3f} nats a token."
@@ -217,7 +228,9 @@ def _sized(settings: Settings, *, folder: RunFolder, resume: bool, progress: Pro
     if settings.model.size is None:
         return settings
     if resume and folder.exists:
-        return dataclasses.replace(settings, model=read_settings(folder.run_dir).model)
+        there = read_settings(folder.run_dir).model
+        shape = {name: getattr(there, name) for name in _SHAPE}
+        return replace(settings, "model", size=None, **shape)
     # The first process measures for all: they must build the same model.
     speed = world().sums(matrix_speed() if world().is_first else 0.0)[0] * world().size
     size = size_for_budget(settings, flops_per_second=speed)

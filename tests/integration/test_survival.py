@@ -162,6 +162,19 @@ def test_two_processes_equal_one_at_the_same_batch(tmp_path, text, alone, parall
     assert_equal(alone, tmp_path / parallel, atol=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["replaced", "bert"])
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_processes_learn_any_objective_as_one(tmp_path, text, parallel, kind):
+    changes = {"model.dropout": 0, "train.lr": 1e-4, "train.steps": 6, "objective.kind": kind}
+    settings = resolve("pretrain", preset="bert", overrides={**TINY, **changes})
+    pretrain([text], out=tmp_path / "alone", settings=settings)
+    more = {"objective.kind": kind, "train.parallel": parallel}
+    arguments = command(text, tmp_path / "two", steps=6, **more)
+    finish(launch(2, *arguments, "--preset", "bert"))
+    assert_equal(tmp_path / "alone", tmp_path / "two", atol=1e-5)
+
+
 def wait_for(path: Path, process: "subprocess.Popen[str]") -> None:
     while not path.exists():
         assert process.poll() is None, process.communicate()[1]

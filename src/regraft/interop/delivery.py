@@ -110,7 +110,13 @@ def needed(module: str, *, extra: str) -> Any:
 
 
 def check_family(run: LoadedRun) -> None:
-    """Refuse a model that is not one of our own."""
+    """Refuse a model that is not one of our own, and one without a head."""
+    if run.info.kind == "base":
+        raise ConfigError(
+            f"{run.run_dir} holds a base without a head, which scores nothing.",
+            "Language models and classifiers can be exported.",
+            remedy="Fine-tune it first: `regraft finetune --base ...`.",
+        )
     if run.settings.model.family == "foreign":
         raise ConfigError(
             f"{run.run_dir} stands on a Hugging Face model, whose layers regraft does not know.",
