@@ -1,9 +1,10 @@
 """Does Muon reach a lower validation loss than AdamW in the same time?
 
-A causal model of size mini (V 8,192, 16 x 128 tokens a step) learns real text. First both
-take turns for the time a step takes; then each trains for as many steps as that allows in the given
-minutes, at several rates and two seeds. Equal time is thus made of steps: other work on the machine
-cannot favour one. One thread. Without a file, the text is the corpus `imdb-25k`. Cost: 12 times the minutes.
+A causal model of size mini (V 8,192, 16 x 128 tokens a step) learns real text on one thread. First
+both take turns for the time a step takes; then each trains for as many steps as that allows in the
+given minutes, at several rates and two seeds. Equal time is thus made of steps: other work on the
+machine cannot favour one. Without a file, the text is the corpus `imdb-25k`. Cost: 12 times the
+minutes.
 
     .venv/bin/python benchmarks/optimizers.py [--text FILE] [--minutes 2] [--json FILE]
 """
