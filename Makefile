@@ -2,7 +2,10 @@
 PYTHON ?= python3
 JOBS ?= 2
 BIN := .venv/bin
+# Two stamps: what the demo needs, and what developers need besides.
 STAMP := .venv/.installed
+DEV := .venv/.developed
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
 
 # Tiny matrices run slower on many threads, and two test workers share the machine.
 TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
@@ -22,18 +25,23 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
 		|| { echo "regraft needs Python 3.10 or newer; pass PYTHON=/path/to/python3." >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(INSTALL) .
 	@touch $@
 	@echo "Done: .venv is ready."
+
+$(DEV): $(STAMP)
+	@echo "Adding what tests need: linters, transformers, ONNX (a minute or two, once) ..."
+	@$(INSTALL) '.[dev]'
+	@touch $@
 
 demo: $(STAMP) ## The whole story on real reviews, under ten minutes
 	@$(BIN)/regraft demo
 
-test: $(STAMP) ## All tests: the fast suite, then the slow one
+test: $(DEV) ## All tests: the fast suite, then the slow one
 	$(TEST_ENV) $(BIN)/pytest -q -n $(JOBS) -m "not slow"
 	$(TEST_ENV) $(BIN)/pytest -q -n $(JOBS) -m slow || test $$? -eq 5 # 5: none is marked slow
 
-check: $(STAMP) ## What CI runs: format, lint, types, imports, spelling, docs, then tests
+check: $(DEV) ## What CI runs: format, lint, types, imports, spelling, docs, then tests
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
@@ -42,22 +50,22 @@ check: $(STAMP) ## What CI runs: format, lint, types, imports, spelling, docs, t
 	$(BIN)/python docs/generate.py --check
 	@$(MAKE) --no-print-directory test
 
-bench: $(STAMP) ## The measurements that claims in the docs come from, with their peers: an hour
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+bench: $(DEV) ## The measurements that claims in the docs come from, with their peers: an hour
+	@$(INSTALL) '.[bench]'
 	@mkdir -p docs/benchmarks
 	@for script in benchmarks/[a-z]*.py; do \
 		name=$$(basename $$script .py); echo "== $$name"; \
 		$(BIN)/python $$script --json docs/benchmarks/$$name.json --plot docs/benchmarks/$$name.png || exit 1; \
 	done
 
-docs: $(STAMP) ## Write docs/reference/ anew from the code
+docs: $(DEV) ## Write docs/reference/ anew from the code
 	$(BIN)/python docs/generate.py
 
-format: $(STAMP) ## Format the code and mend what the linter can
+format: $(DEV) ## Format the code and mend what the linter can
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-golden: $(STAMP) ## Write tests/golden/ anew; read the diff before you commit it
+golden: $(DEV) ## Write tests/golden/ anew; read the diff before you commit it
 	REGRAFT_UPDATE_GOLDEN=1 $(TEST_ENV) $(BIN)/pytest -q -k golden
 
 clean: ## Remove .venv and every cache

@@ -263,6 +263,8 @@ _MODERN: dict[str, dict[str, Any]] = {
     "model": {**_SMALL_MODEL, "family": "modern"},
     "objective": {"kind": "masked"},
     "head": {"pooling": "mean"},
+    # Judged on documents alone, as a classifier reads them, a masked base is the better for it.
+    "data": {"packing": "isolated"},
 }
 PRESETS: dict[str, dict[Recipe, dict[str, dict[str, Any]]]] = {
     "lab": {
