@@ -237,7 +237,9 @@ def test_replaced_shows_the_model_nothing_but_tokens(monkeypatch, family):
     assert options["real_BT"] is batch.real_BT
     assert options["segments_BT"] is batch.segments_BT
     # Given these tokens, the scores are the same whatever was there before.
-    assert torch.equal(model(ids, real_BT=batch.real_BT), scores[0])
+    hidden = model.backbone(ids, real_BT=batch.real_BT, segments_BT=batch.segments_BT)
+    again = model.head(hidden, real_BT=batch.real_BT, embedding_VD=model.backbone.embedding.weight)
+    assert torch.equal(again, scores[0])
     # What was hidden was exchanged, and <mask> itself is not seen but by the generator.
     corruption = build_corruption(given.settings.objective, tokenizer=given.tokenizer)
     _, targets = corruption.hide(
