@@ -18,6 +18,7 @@ import itertools
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -220,10 +221,12 @@ def right_of(name: str, num_labels: int, *, seeds: int, work: Path) -> np.ndarra
     return np.array([json.loads(path.read_text())["right"] for path in paths])
 
 
-def table(*, labels: list[int], seeds: int, minutes: float, work: Path) -> dict[str, Any]:
+def table(
+    names: Sequence[str], *, labels: list[int], seeds: int, minutes: float, work: Path
+) -> dict[str, Any]:
     """All numbers of the comparison."""
     rows: dict[str, Any] = {}
-    for name in (*BASES, SCRATCH, LINEAR):
+    for name in names:
         row: dict[str, Any] = {"accuracy": {}, "over_scratch": {}}
         for num_labels in labels:
             right = right_of(name, num_labels, seeds=seeds, work=work)
@@ -308,6 +311,7 @@ def main() -> None:
     parser.add_argument("--text", type=Path, metavar="FILE")
     parser.add_argument("--data", type=Path, metavar="FOLDER")
     parser.add_argument("--work", type=Path, metavar="DIR", default=Path("runs/objectives"))
+    parser.add_argument("--bases", nargs="+", default=list(BASES), choices=BASES, metavar="NAME")
     parser.add_argument("--minutes", type=float, default=5.0, help="of two cores, for each base")
     parser.add_argument("--labels", type=int, nargs="+", default=list(EPOCHS), choices=EPOCHS)
     parser.add_argument("--seeds", type=int, default=3)
@@ -326,21 +330,21 @@ def main() -> None:
         write_json(pace_path, seconds_per_step(store, tokenizer=tokenizer))
     pace = json.loads(pace_path.read_text())
     print({name: f"{seconds:.3f} s a step" for name, seconds in pace.items()}, file=sys.stderr)
-    names = (*BASES, SCRATCH, LINEAR)
+    names = (*arguments.bases, SCRATCH, LINEAR)
     wanted = itertools.product(range(arguments.seeds), arguments.labels, names)
     with parallel_config(backend="loky", inner_max_num_threads=1):
         Parallel(n_jobs=JOBS)(
             delayed(make_base)(
                 name, num_steps=int(JOBS * arguments.minutes * 60 / pace[name]), work=work
             )
-            for name in BASES
+            for name in arguments.bases
         )
         Parallel(n_jobs=JOBS)(
             delayed(answers)(name, num_labels, seed, data=arguments.data, work=work)
             for seed, num_labels, name in wanted
         )
     result = table(
-        labels=arguments.labels, seeds=arguments.seeds, minutes=arguments.minutes, work=work
+        names, labels=arguments.labels, seeds=arguments.seeds, minutes=arguments.minutes, work=work
     )
     show(result)
     if arguments.json:
