@@ -37,7 +37,8 @@ def parity(**differences: float | None) -> Parity:
 
 
 def test_missing_extra_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    for name in ("onnxruntime", "onnxruntime.quantization"):
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigError) as caught:
         needed("onnxruntime.quantization", extra="onnx")
     assert str(caught.value) == (
