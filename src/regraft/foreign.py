@@ -110,7 +110,7 @@ class ForeignBackbone(Backbone):
         assert is_right_padded(real_BT)
         inner: Any = self.inner
         usual = inner.config._attn_implementation
-        with _quiet():
+        with quiet_transformers():
             try:
                 # The fast implementations never form the weights.
                 inner.set_attn_implementation("eager")
@@ -130,7 +130,7 @@ class ForeignBackbone(Backbone):
 
 def build_foreign(settings: ModelSettings) -> ForeignBackbone:
     """A new random model of a foreign architecture, with the dropout of the settings."""
-    with _quiet():
+    with quiet_transformers():
         from transformers import AutoConfig, AutoModel
 
         assert settings.architecture is not None, "a foreign family has its architecture"
@@ -194,7 +194,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 def load_foreign(path: Path) -> ForeignBase:
     """The model and tokenizer of a Hugging Face folder; no network, no code from the folder."""
     _check_files(path)
-    with _quiet():
+    with quiet_transformers():
         config = _load_config(path)
         inner = _load_weights(path, config=config)
         tokenizer = _load_tokenizer(path)
@@ -401,7 +401,7 @@ def _num_parameters(module: nn.Module) -> int:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Inside, transformers can be imported, and neither draws bars nor warns about unused heads."""
     try:
         from transformers.utils import logging

@@ -5,7 +5,6 @@ a model card, and an `ExportResult` that says how far its scores are from ours. 
 which model is translation.py's to know.
 """
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from regraft.foreign import quiet_transformers
 from regraft.interop.card import huggingface_card
 from regraft.interop.delivery import (
     ExportResult,
@@ -50,7 +50,7 @@ def export_huggingface(
     run = load_run(Path(run_dir))
     check_family(run)
     parts = translations(run)
-    with _quiet(transformers), new_folder(Path(out)) as folder:
+    with quiet_transformers(), new_folder(Path(out)) as folder:
         for part in parts:
             progress.start(f"writing {part.architecture}", total=None)
             _write_model(part, folder / part.folder, run=run, transformers=transformers)
@@ -71,21 +71,6 @@ def export_huggingface(
         parity=tuple(parities),
         note=parts[0].note,
     )
-
-
-@contextlib.contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
-    """Without the library's own bars and advice: what matters is told by us."""
-    logging = transformers.utils.logging
-    verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if has_bars:
-            logging.enable_progress_bar()
 
 
 def _write_model(part: Translation, folder: Path, *, run: LoadedRun, transformers: Any) -> None:
