@@ -141,6 +141,9 @@ class Generator(nn.Module):
         narrow = generator_settings(settings, share=share)
         self.narrow = nn.Linear(settings.width, narrow.width)
         self.blocks = build_blocks(narrow)
+        self.final_norm = (
+            nn.LayerNorm(narrow.width, bias=False) if settings.family == "modern" else nn.Identity()
+        )
         self.widen = nn.Linear(narrow.width, settings.width)
         self.norm = nn.LayerNorm(settings.width)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
@@ -154,7 +157,7 @@ class Generator(nn.Module):
         x = self.narrow(embedded_BTD)
         for block in self.blocks:
             x = block(x, sight=sight)
-        return self.norm(F.gelu(self.widen(x)))
+        return self.norm(F.gelu(self.widen(self.final_norm(x))))
 
 
 def generator_settings(settings: ModelSettings, *, share: float) -> ModelSettings:

@@ -320,6 +320,7 @@ def _replaced_terms(family: Family, shape: dict[str, int]) -> tuple[Term, ...]:
                 Term("narrowing weight", "d g", d * g),
                 Term("narrowing bias", "g", g),
                 *_layer_terms(family, shape, letters=("g", "f")),
+                *([Term("final norm (gain)", "g", g)] if family == "modern" else []),
                 Term("widening weight", "d g", d * g),
                 Term("widening bias", "d", d),
                 Term("norm (gain, offset)", "2 d", 2 * d),
