@@ -412,3 +412,30 @@ def test_params_explains_wrong_answers() -> None:
     assert result.exit_code == 0, result.output
     assert "total, as in the built model" in result.stdout
     assert "21,650,401" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["--version"], 0), (["params", "--preset", "none"], 2)]
+)
+def test_a_process_of_torchrun_ends_at_once_with_its_output_and_its_code(arguments, code):
+    script = (
+        "import atexit, sys\n"
+        "from regraft.cli import main\n"
+        "atexit.register(print, 'farewell')\n"
+        f"sys.argv[1:] = {arguments}\n"
+        "main()\n"
+    )
+    told = {}
+    for name, more in (("alone", {}), ("torchrun", {"TORCHELASTIC_RUN_ID": "one"})):
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, **more},
+        )
+        assert done.returncode == code
+        told[name] = done.stdout + done.stderr
+    # Without torchrun the interpreter takes its leave; with it, only that is missing.
+    assert told["alone"].replace("farewell\n", "") == told["torchrun"]
+    assert "farewell" in told["alone"]

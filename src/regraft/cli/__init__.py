@@ -133,4 +133,5 @@ def main() -> None:
     share_cores()
     keep_memory()
     terminal.speak_for_all()
-    app()
+    with terminal.without_farewell():
+        app()
