@@ -21,9 +21,10 @@ from _peers import bert_trainer
 from _turns import Contender, Turn, add_arguments, has_transformers, publish, take_turns
 
 from regraft.batches import Batch
-from regraft.config import LAB_VOCABULARY, ModelSettings, resolve
+from regraft.config import ModelSettings, resolve
 from regraft.heads import build_classifier
 from regraft.objectives import classify
+from regraft.presets import LAB_VOCABULARY
 from regraft.runtime import keep_memory
 from regraft.text import labels_of, load_examples
 from regraft.tokenizer import load_tokenizer

@@ -22,8 +22,8 @@ from regraft.heads import build_language_model
 from regraft.ledger import ledger
 from regraft.objectives import build_objective
 from regraft.runtime import keep_memory
-from regraft.tokenizer import numbered_tokenizer
 from regraft.trainer import build_state, steps
+from regraft.vocabulary import numbered_tokenizer
 
 BATCH, LENGTH, STEPS = 16, 256, 4
 

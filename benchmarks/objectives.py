@@ -49,8 +49,9 @@ from regraft.text import (
     subset_examples,
     without_duplicates,
 )
-from regraft.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+from regraft.tokenizer import Tokenizer, load_tokenizer
 from regraft.trainer import build_state, steps
+from regraft.vocabulary import train_tokenizer
 
 # Every base: its family and its objective. Pairs of sentences need the bert family, which is also
 # trained without them, to tell what they add.

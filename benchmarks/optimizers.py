@@ -26,8 +26,8 @@ from regraft.heads import build_language_model
 from regraft.objectives import causal
 from regraft.runtime import environment, seeded
 from regraft.text import read_documents
-from regraft.tokenizer import train_tokenizer
 from regraft.trainer import TrainState, build_state, steps
+from regraft.vocabulary import train_tokenizer
 
 BATCH, LENGTH, VOCABULARY = 16, 128, 8192
 VALID_TOKENS = 50_000

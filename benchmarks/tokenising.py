@@ -27,7 +27,8 @@ from _turns import MATRIX, Result, add_arguments, publish
 from regraft.config import DataSettings, TokenizerSettings
 from regraft.errors import CorpusError
 from regraft.text import read_documents
-from regraft.tokenizer import load_tokenizer, train_tokenizer
+from regraft.tokenizer import load_tokenizer
+from regraft.vocabulary import train_tokenizer
 
 PEER, OURS = "datasets.map, 2 processes", "regraft"
 DEFAULT_CORPUS = "imdb-50k"

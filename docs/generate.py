@@ -1,7 +1,7 @@
 """Write docs/reference/ from the code: every command with its options, every setting.
 
 `python docs/generate.py` writes the pages; with --check it writes nothing and fails when one is
-stale. The texts are those of the command line and of config.py: none is written here.
+stale. The texts are those of the command line, config.py and presets.py: none is written here.
 """
 
 import inspect
@@ -12,7 +12,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from regraft import config
+from regraft import config, presets
 from regraft.cli import app, show
 
 REFERENCE_DIR = Path(__file__).parent / "reference"
@@ -59,8 +59,8 @@ def settings_page() -> str:
             lines += ["|---|---|---|---|"]
         lines.append(f"| `{row.key}` | {row.type} | {show.shown(row.default)} | {row.help} |")
     lines += ["", "## Presets", "", "What each changes from the defaults above, for each recipe."]
-    for name, recipes in config.PRESETS.items():
-        lines += ["", f"### {name}", "", f"{config.PRESET_HELP[name]}", ""]
+    for name, recipes in presets.PRESETS.items():
+        lines += ["", f"### {name}", "", f"{presets.PRESET_HELP[name]}", ""]
         lines += ["| recipe | settings |", "|---|---|"]
         for recipe, sections in recipes.items():
             changes = ", ".join(
@@ -70,7 +70,7 @@ def settings_page() -> str:
             )
             lines.append(f"| {recipe} | {changes} |")
     lines += ["", "## Sizes", "", "| `--size` | width | layers | heads |", "|---|---|---|---|"]
-    lines += [f"| {name} | {w} | {n} | {h} |" for name, (w, n, h) in config.SIZES.items()]
+    lines += [f"| {name} | {w} | {n} | {h} |" for name, (w, n, h) in presets.SIZES.items()]
     return "\n".join(lines) + "\n"
 
 

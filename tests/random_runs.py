@@ -15,7 +15,8 @@ from conftest import make_examples
 from regraft.config import Settings, TokenizerSettings, resolve
 from regraft.heads import Model, build_classifier, build_language_model
 from regraft.runfolder import RunFolder, RunInfo
-from regraft.tokenizer import Tokenizer, train_tokenizer
+from regraft.tokenizer import Tokenizer
+from regraft.vocabulary import train_tokenizer
 
 LABELS = ("bad", "good", "so so")
 SHAPE = {

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_examples
-from test_tokenizer import write_lab
+from test_lab_tokenizer import write_lab
 from torch import nn
 from typer.testing import CliRunner
 
+from regraft import bases
 from regraft.bases import import_lab_file, load_base, load_lab_file, read_base_settings
 from regraft.cli import app
 from regraft.config import resolve
@@ -21,6 +22,7 @@ from regraft.evaluate import evaluate
 from regraft.finetune import finetune
 from regraft.generate import generate
 from regraft.model import sinusoidal_positions, square_mask
+from regraft.presets import PRESETS
 from regraft.runfolder import load_run
 from regraft.tokenizer import load_tokenizer
 
@@ -172,6 +174,92 @@ def test_heads_and_tokenizer_can_be_told(lab_dir, tmp_path):
         assert (run.model(IDS) - plain(IDS.T).transpose(0, 1)).abs().max() < 1e-5
     with pytest.raises(ConfigError, match=r"5 does not divide model\.width 12"):
         load_lab_file(moved, tokenizer_path=lab_dir, num_heads=5)
+
+
+def test_number_of_heads_that_is_assumed_is_told_once(lab_dir, tmp_path, splits):
+    path, _ = save_lab(lab_dir)
+    told = (
+        f"{path} does not tell its number of heads: it is taken for the lab's, 2. If it has "
+        f"others, make a run folder of it with `regraft import {path} --heads H --out RUN`."
+    )
+    files = ["--train", splits["train"], "--valid", splits["valid"]]
+    few = ["--steps", 1, "--set", "data.max_length=24"]
+    commands = {
+        "finetune": ["finetune", "--base", path, *files, *few],
+        "compare": [
+            *("compare", "--base", path, *files, "--test", splits["test"], *few),
+            *("--seeds", 1, "--arms", "pretrained,linear", "--jobs", 1),
+        ],
+        "import": ["import", path],
+    }
+    for name, command in commands.items():
+        arguments = [str(argument) for argument in [*command, "--out", tmp_path / name]]
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 0, result.output
+        assert result.stderr.count(told) == 1, name
+        assert told not in result.stdout
+    # A run folder tells its heads, and so did the user.
+    base = ["finetune", "--base", tmp_path / "import", *files, *few, "--out", tmp_path / "again"]
+    heads = ["import", path, "--heads", 3, "--out", tmp_path / "heads"]
+    for command in (base, heads):
+        result = CliRunner().invoke(app, [str(argument) for argument in command])
+        assert result.exit_code == 0, result.output
+        assert "number of heads" not in result.stderr
+
+
+def test_base_that_tells_its_settings_is_loaded_once(lab_dir, monkeypatch):
+    path, plain = save_lab(lab_dir)
+    loads = []
+    monkeypatch.setattr(
+        bases, "load_lab_file", lambda path: loads.append(path) or load_lab_file(path)
+    )
+    settings = read_base_settings(path)
+    assert read_base_settings(path) == settings
+    first, second = load_base(path), load_base(path)
+    assert loads == [path, path]
+    # Each is its owner's alone.
+    assert first.model is not second.model
+    # A file that has changed is read again.
+    read_base_settings(path)
+    torch.save({"model_state_dict": plain.base.state_dict()}, path)
+    assert load_base(path).info.kind == "base"
+
+
+@pytest.mark.parametrize("name", ["laptop", None])
+def test_preset_of_a_base_that_is_unknown_is_refused(lab_dir, tmp_path, splits, name):
+    import_lab_file(save_lab(lab_dir)[0], out=tmp_path / "base")
+    config = tmp_path / "base" / "config.json"
+    values = json.loads(config.read_text()) | {"preset": name}
+    config.write_text(json.dumps({key: value for key, value in values.items() if value}))
+    files = ["--train", splits["train"], "--valid", splits["valid"], "--test", splits["test"]]
+    names = f"the preset {name!r}" if name else "no preset"
+    few = ["--steps", 1, "--set", "data.max_length=24"]
+    for command in (["finetune", *files[:4]], ["compare", *files]):
+        arguments = [*command, "--base", tmp_path / "base", "--out", tmp_path / "run", *few]
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        assert result.exit_code == 2
+        assert result.stderr == (
+            f"error: {config} names {names}, and a base is fine-tuned with its own. Presets are "
+            f"{', '.join(PRESETS)}. Choose one with --preset: shape and weights of the base stay "
+            "as they are.\n"
+        )
+        assert not (tmp_path / "run").exists()
+    arguments = ["finetune", *files[:4], "--base", tmp_path / "base", "--out", tmp_path / "run"]
+    chosen = [*arguments, *few, "--preset", "lab"]
+    result = CliRunner().invoke(app, [str(argument) for argument in chosen])
+    assert result.exit_code == 0, result.output
+
+
+def test_checkpoint_that_is_no_run_folder_yet_is_refused(lab_dir):
+    path, _ = save_lab(lab_dir)
+    for command in (["generate", path, "the story"], ["predict", path, "texts.csv"]):
+        result = CliRunner().invoke(app, [str(argument) for argument in command])
+        assert result.exit_code == 2
+        assert result.stderr == (
+            f"error: {path} is a file, not a run folder. Runs are folders that regraft has "
+            "written. If it is a checkpoint of the lab, run "
+            f"`regraft import {path} --out RUN`.\n"
+        )
 
 
 def test_missing_vocabulary_is_refused(lab_dir, tmp_path):

@@ -19,7 +19,8 @@ from regraft.batches import (
 )
 from regraft.config import DataSettings, TokenizerSettings
 from regraft.store import TokenStore
-from regraft.tokenizer import Tokenizer, train_tokenizer
+from regraft.tokenizer import Tokenizer
+from regraft.vocabulary import train_tokenizer
 
 
 @pytest.fixture(scope="module")

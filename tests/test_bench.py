@@ -3,7 +3,8 @@
 import pytest
 
 from regraft.bench import bench
-from regraft.config import SIZES, Settings, replace
+from regraft.config import Settings, replace
+from regraft.presets import SIZES
 
 
 @pytest.fixture

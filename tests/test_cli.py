@@ -15,7 +15,7 @@ from typer import Typer
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
-from regraft import config
+from regraft import config, presets
 from regraft.cli import app, terminal, train
 
 REGRAFT = [sys.executable, "-m", "regraft"]
@@ -93,7 +93,7 @@ def test_option_help_is_the_help_of_the_setting() -> None:
 def test_sizes_of_the_option_are_those_of_the_settings() -> None:
     assert run("pretrain", "a.txt", "--out", "b", "--size", "huge").exit_code == 2
     usage = run("pretrain", "--help").stdout
-    assert f"<{'|'.join([*config.SIZES, 'auto'])}>" in usage
+    assert f"<{'|'.join([*presets.SIZES, 'auto'])}>" in usage
 
 
 def test_no_command_shows_the_commands() -> None:

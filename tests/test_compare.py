@@ -26,9 +26,10 @@ from regraft.compare import (
     compare,
     judge,
 )
-from regraft.config import ARMS, resolve
+from regraft.config import resolve
 from regraft.errors import ConfigError, DataError, RegraftError, RunFolderError
 from regraft.metrics import Interval
+from regraft.presets import ARMS
 from regraft.report import comparison_to_dict, write_report
 from regraft.text import Example, Labels
 

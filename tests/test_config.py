@@ -5,12 +5,10 @@ import dataclasses
 import pytest
 
 from regraft.config import (
-    PRESET_HELP,
-    PRESETS,
-    SIZES,
+    ModelSettings,
     Settings,
     flat,
-    parse_assignments,
+    generator_settings,
     read_setting_help,
     replace,
     resolve,
@@ -20,6 +18,7 @@ from regraft.config import (
     with_size,
 )
 from regraft.errors import ConfigError
+from regraft.presets import PRESET_HELP, PRESETS, SIZES
 
 
 def error_of(**arguments) -> str:
@@ -131,6 +130,22 @@ def test_objective_decides_where_a_token_looks(preset, kind, attention):
         resolve("pretrain", preset=preset, overrides=overrides)
 
 
+@pytest.mark.parametrize(
+    ("share", "num_heads", "feedforward_width"),
+    [(0.01, 1, 1), (0.34, 1, 2), (0.6, 2, 4), (1, 3, 7)],
+)
+def test_generator_has_fewer_heads_of_the_same_width(share, num_heads, feedforward_width):
+    model = ModelSettings(width=12, num_heads=3, feedforward_width=7)
+    narrow = generator_settings(model, share=share)
+    assert (narrow.num_heads, narrow.feedforward_width) == (num_heads, feedforward_width)
+    assert narrow.width // narrow.num_heads == model.width // model.num_heads == 4
+
+
+def test_generator_takes_its_share_of_a_width_left_to_the_family():
+    model = ModelSettings(family="bert", width=12, num_heads=3)
+    assert generator_settings(model, share=0.5).feedforward_width == 24
+
+
 def test_size_keeps_the_family_s_feedforward_width():
     settings = resolve("pretrain", size="auto")
     assert with_size(settings, "small").model.feedforward_width == 512
@@ -175,6 +190,68 @@ def test_all_problems_are_reported_at_once():
 )
 def test_contradictions_are_refused(overrides, expected):
     assert expected in error_of(overrides=overrides)
+
+
+HIDING = "masked, bert, sop, replaced, hybrid"
+PACKING = "causal, masked, replaced, hybrid"
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value", "readers"),
+    [
+        ("causal", "objective.mask_rate", 0.3, HIDING),
+        ("causal", "objective.mask_rate_end", 0.3, HIDING),
+        ("causal", "objective.masking", "word", HIDING),
+        ("causal", "objective.causal_share", 0.5, "hybrid"),
+        ("masked", "objective.causal_share", 0.5, "hybrid"),
+        ("masked", "objective.generator_share", 0.5, "replaced"),
+        ("hybrid", "objective.generator_share", 0.5, "replaced"),
+        ("bert", "data.packing", "isolated", PACKING),
+        ("sop", "data.packing", "document", PACKING),
+    ],
+)
+def test_setting_that_the_objective_does_not_read_is_refused(tmp_path, kind, key, value, readers):
+    expected = (
+        f"1 setting is wrong: {key}: {value} has no effect on the objective {kind}, only on "
+        f"{readers}; leave it out, or take another --objective."
+    )
+    given = {"objective.kind": kind, key: str(value)}
+    assert error_of(preset="bert", overrides=given).startswith(expected)
+    path = tmp_path / "run.toml"
+    section, name = key.split(".")
+    path.write_text(f"{section}.{name} = {value!r}\n")
+    assert error_of(preset="bert", config_path=path, overrides={"objective.kind": kind}).startswith(
+        expected
+    )
+    for reader in readers.split(", "):
+        settings = resolve("pretrain", preset="bert", overrides={**given, "objective.kind": reader})
+        assert getattr(getattr(settings, section), name) == value
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("kind", ["causal", "masked", "bert", "sop", "replaced", "hybrid"])
+def test_what_a_preset_or_a_default_says_may_have_no_effect(preset, kind):
+    carried = resolve("pretrain", preset=preset)
+    defaults = Settings(train=carried.train)
+    family = {"model.family": "bert", "objective.kind": kind}
+    for said in (carried, defaults):
+        given = {
+            "objective.mask_rate": said.objective.mask_rate,
+            "objective.masking": said.objective.masking,
+            "objective.mask_rate_end": "none",
+            "objective.causal_share": str(said.objective.causal_share),
+            "objective.generator_share": said.objective.generator_share,
+            "data.packing": said.data.packing,
+        }
+        settings = resolve("pretrain", preset=preset, overrides={**given, **family})
+        assert settings.data.packing == said.data.packing
+
+
+def test_a_file_for_both_recipes_may_say_what_only_pretraining_reads(tmp_path):
+    path = tmp_path / "both.toml"
+    path.write_text('[data]\npacking = "document"\n')
+    base = resolve("pretrain", preset="bert")
+    assert resolve("finetune", base=base, config_path=path).data.packing == "document"
 
 
 @pytest.mark.parametrize("name", ["steps", "epochs", "minutes"])
@@ -226,12 +303,6 @@ def test_values_of_the_wrong_kind_in_a_file_are_named(tmp_path, content, expecte
     path = tmp_path / "bad.toml"
     path.write_text(content)
     assert error_of(config_path=path, overrides={"train.seed": 3}).startswith(expected)
-
-
-def test_assignments_are_parsed_or_refused():
-    assert parse_assignments(["train.lr = 3e-4"]) == {"train.lr": "3e-4"}
-    with pytest.raises(ConfigError, match=r"'train\.lr' is not an assignment"):
-        parse_assignments(["train.lr"])
 
 
 def test_every_setting_has_help_of_its_own():

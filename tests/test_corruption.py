@@ -11,7 +11,8 @@ from regraft.batches import IGNORED
 from regraft.config import ObjectiveSettings, TokenizerSettings, resolve
 from regraft.corruption import SPAN_LENGTH, Corruption, Moment, build_corruption
 from regraft.errors import ConfigError
-from regraft.tokenizer import Tokenizer, numbered_tokenizer, train_tokenizer
+from regraft.tokenizer import Tokenizer
+from regraft.vocabulary import numbered_tokenizer, train_tokenizer
 
 NUMBERED = numbered_tokenizer(40)
 NUM_SPECIAL = 6

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from regraft.config import TokenizerSettings
 from regraft.encoder import Encoder, encode_units, id_type
 from regraft.errors import DataError
-from regraft.tokenizer import Tokenizer, train_tokenizer
+from regraft.tokenizer import Tokenizer
+from regraft.vocabulary import train_tokenizer
 
 # Blank space in runs, so that it makes a difference where such a run is cut.
 RUNS = ["a" + blank * number + "b" for blank in " \n\t\xa0" for number in (2, 3, 4, 8, 24)]

@@ -12,7 +12,7 @@ from regraft.heads import build_classifier, build_language_model
 from regraft.objectives import causal
 from regraft.store import TokenStore
 from regraft.text import Labels
-from regraft.tokenizer import train_tokenizer
+from regraft.vocabulary import train_tokenizer
 
 SETTINGS = ModelSettings(
     width=12, num_layers=2, num_heads=3, feedforward_width=7, dropout=0.5, attention_dropout=0.5

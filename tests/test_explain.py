@@ -17,7 +17,7 @@ from regraft.errors import ConfigError
 from regraft.heads import build_language_model
 from regraft.model import attention_mask, rotary_positions, sinusoidal_positions, square_mask
 from regraft.runtime import write_json
-from regraft.tokenizer import numbered_tokenizer
+from regraft.vocabulary import numbered_tokenizer
 
 
 def drawn(figure) -> bytes:

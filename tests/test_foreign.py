@@ -13,16 +13,19 @@ import torch
 from conftest import Recorder, make_examples
 from tokenizers import Tokenizer as Inner
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+from typer.testing import CliRunner
 
+from regraft import bases
 from regraft.bases import load_base, read_base_settings
 from regraft.batches import ExampleRows
 from regraft.classifier import TextClassifier
+from regraft.cli import app
 from regraft.compare import compare
 from regraft.config import DataSettings, Settings, resolve
 from regraft.errors import ConfigError, DataError, RegraftError, RunFolderError
 from regraft.evaluate import class_probabilities
 from regraft.finetune import finetune, start_from_base
-from regraft.foreign import ForeignBackbone
+from regraft.foreign import ForeignBackbone, load_foreign
 from regraft.heads import ClassifierHead, Model
 from regraft.runfolder import load_run
 from regraft.tokenizer import load_tokenizer
@@ -450,6 +453,50 @@ def test_classifier_takes_a_foreign_base(folders, tmp_path):
     assert TextClassifier.load(tmp_path / "run").predict_proba(texts) == pytest.approx(expected)
     assert classifier.settings_.preset == "foreign"
     assert classifier.settings_.train.lr == 5e-5
+
+
+@pytest.mark.parametrize("command", ["finetune", "compare"])
+def test_command_loads_its_base_once(folders, splits, tmp_path, monkeypatch, command):
+    loads = []
+    monkeypatch.setattr(
+        bases, "load_foreign", lambda path: loads.append(path) or load_foreign(path)
+    )
+    files = [f"--{name}={path}" for name, path in splits.items()]
+    if command == "finetune":
+        files = [file for file in files if not file.startswith("--test")]
+    else:
+        files += ["--arms=pretrained,linear", "--seeds=1", "--jobs=1"]
+    few = ["--steps=1", "--set=data.max_length=24", "--quiet"]
+    arguments = [command, "--base", folders["bert"], "--out", tmp_path / "out", *files, *few]
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    assert loads == [folders["bert"]]
+
+
+@pytest.mark.parametrize(
+    ("command", "task"), [("generate", "text-generation"), ("fill", "fill-mask")]
+)
+def test_foreign_folder_is_not_asked_for_text(folders, command, task):
+    folder = folders["gpt2"]
+    result = CliRunner().invoke(app, [command, str(folder), "a <mask> story"])
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"error: {folder} is a Hugging Face folder, not a run folder. A model from elsewhere is "
+        "fine-tuned here, and asked for no text. Give a run folder of `regraft pretrain`, or ask "
+        f'this model in Python: transformers.pipeline("{task}", model="{folder}").\n'
+    )
+
+
+@pytest.mark.parametrize("command", ["evaluate", "predict"])
+def test_foreign_folder_is_not_asked_for_labels(folders, command, examples_path):
+    folder = folders["bert"]
+    result = CliRunner().invoke(app, [command, str(folder), str(examples_path)])
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"error: {folder} is a Hugging Face folder, not a run folder. A model from elsewhere knows "
+        f"no labels yet. Run `regraft finetune --base {folder} --train FILE --out RUN`, and give "
+        "RUN.\n"
+    )
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from regraft.generate import _choose, fill, generate
 from regraft.heads import build_language_model
 from regraft.runfolder import LoadedRun, RunInfo
 from regraft.runtime import seed_generator
-from regraft.tokenizer import train_tokenizer
+from regraft.vocabulary import train_tokenizer
 
 
 @pytest.fixture

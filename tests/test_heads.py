@@ -14,7 +14,6 @@ from regraft.heads import (
     Transform,
     build_classifier,
     build_language_model,
-    generator_settings,
     graft,
     pool,
 )
@@ -190,17 +189,6 @@ def test_replaced_head_has_one_score_a_token_and_a_smaller_generator(family):
     assert proposed.shape == (2, 5, 12)
     assert num_parameters(generator.blocks) < num_parameters(model.backbone.blocks)
     assert len(generator.blocks) == len(model.backbone.blocks)
-
-
-@pytest.mark.parametrize(
-    ("share", "num_heads", "feedforward_width"),
-    [(0.01, 1, 1), (0.34, 1, 2), (0.6, 2, 4), (1, 3, 7)],
-)
-def test_generator_has_fewer_heads_of_the_same_width(share, num_heads, feedforward_width):
-    settings = small_settings("modern")
-    narrow = generator_settings(settings, share=share)
-    assert (narrow.num_heads, narrow.feedforward_width) == (num_heads, feedforward_width)
-    assert narrow.width // narrow.num_heads == settings.width // settings.num_heads
 
 
 @every_family

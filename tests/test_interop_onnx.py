@@ -13,6 +13,7 @@ from random_runs import LABELS, SHAPE, random_model, tiny_tokenizer, unchecked, 
 from regraft.classifier import TextClassifier
 from regraft.config import resolve
 from regraft.errors import ConfigError, DataError
+from regraft.interop import onnx as onnx_export
 from regraft.interop.delivery import TOLERANCE
 from regraft.interop.onnx import Traceable, export_onnx
 from regraft.runfolder import load_run
@@ -145,6 +146,25 @@ def test_accuracy_of_both_is_measured_on_data(classifier_dir, tmp_path):
     assert result.int8.num_texts == 30
     assert result.int8.accuracy_fp32 == 0.9
     assert abs(result.int8.accuracy - 0.9) <= 1 - result.int8.agreement + 1e-9
+
+
+def test_weights_of_a_large_model_lie_beside_both_graphs(
+    exported, classifier_dir, tmp_path, monkeypatch
+):
+    # As if a protobuf file ended after a kilobyte, and not after two gigabytes.
+    monkeypatch.setattr(onnx_export, "_MAX_BYTES", 1000)
+    with unchecked():
+        result = export_onnx(classifier_dir, out=tmp_path / "out", int8=True)
+    sizes = {path.name: path.stat().st_size for path in (tmp_path / "out").iterdir()}
+    for name in ("model.onnx", "model.int8.onnx"):
+        assert sizes[name] < (exported / name).stat().st_size
+    both = [sizes[name] + sizes[f"{name}.data"] for name in ("model.int8.onnx", "model.onnx")]
+    assert [result.int8.num_bytes, result.int8.num_bytes_fp32] == both
+    moved = (tmp_path / "out").rename(tmp_path / "moved")
+    for ids_BT, real_BT in random_batches():
+        for name in ("model.onnx", "model.int8.onnx"):
+            expected = scores_of(exported / name, ids_BT, real_BT)
+            assert torch.allclose(scores_of(moved / name, ids_BT, real_BT), expected, atol=1e-5)
 
 
 def test_labels_that_the_model_does_not_know_are_refused(classifier_dir, examples_path, tmp_path):

@@ -8,9 +8,6 @@ import pytest
 import torch
 
 from regraft.config import (
-    FEEDFORWARD_FACTOR,
-    LAB_VOCABULARY,
-    SIZES,
     ModelSettings,
     ObjectiveSettings,
     replace,
@@ -26,6 +23,7 @@ from regraft.ledger import (
     ledger,
     size_for_budget,
 )
+from regraft.presets import FEEDFORWARD_FACTOR, LAB_VOCABULARY, SIZES
 
 FAMILIES = ["lab", "bert", "modern"]
 KINDS = ["causal", "masked", "bert", "sop", "replaced", "hybrid"]

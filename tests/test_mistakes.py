@@ -5,10 +5,11 @@ import json
 import pytest
 from test_ledger import LAB, evaluate
 
-from regraft.config import LAB_VOCABULARY, ModelSettings, resolve
+from regraft.config import ModelSettings, resolve
 from regraft.errors import ConfigError
 from regraft.ledger import ledger
 from regraft.mistakes import wrong_answers
+from regraft.presets import LAB_VOCABULARY
 
 
 def lab_answers() -> dict[str, object]:

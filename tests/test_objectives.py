@@ -38,8 +38,9 @@ from regraft.objectives import (
 from regraft.pairs import pretraining_rows
 from regraft.runtime import seeded
 from regraft.store import TokenStore, offsets_of
-from regraft.tokenizer import Tokenizer, numbered_tokenizer, train_tokenizer
+from regraft.tokenizer import Tokenizer
 from regraft.trainer import TrainState, build_state, steps
+from regraft.vocabulary import numbered_tokenizer, train_tokenizer
 
 FAMILIES = ("lab", "bert", "modern")
 # Pairs need token types, which one family has.
@@ -101,11 +102,18 @@ def task(
     """The tiny settings of one family and objective, on the text given or any."""
     changes = {name.replace("__", "."): value for name, value in overrides.items()}
     plain = {"model.dropout": 0.0, "model.attention_dropout": 0.0, "train.steps": 6}
+    # Put in afterwards: a user may not give an objective what it does not read, a test may.
+    later = {
+        key: changes.pop(key) for key in list(changes) if key.startswith(("objective.", "data."))
+    }
     settings = resolve(
         "pretrain",
         preset=family,
         overrides={**TINY, **plain, "objective.kind": kind, **changes},
     )
+    for key, value in later.items():
+        section, _, name = key.partition(".")
+        settings = replace(settings, section, **{name: value})
     tokenizer, store = given or text()
     return Task(
         settings=settings,

@@ -11,11 +11,12 @@ from conftest import TINY
 
 from regraft import pairs
 from regraft.batches import DocumentRows, IsolatedRows, StreamRows, epoch_order
-from regraft.config import resolve
+from regraft.config import replace, resolve
 from regraft.errors import ConfigError, DataError
 from regraft.pairs import BELONGS, DOES_NOT, SHORTEST, PairRows, pretraining_rows
 from regraft.store import TokenStore, offsets_of
-from regraft.tokenizer import SPECIAL_TOKENS, Tokenizer, numbered_tokenizer
+from regraft.tokenizer import SPECIAL_TOKENS, Tokenizer
+from regraft.vocabulary import numbered_tokenizer
 
 VOCAB = 6000
 NUM_STOPS = 60
@@ -282,8 +283,9 @@ def test_pretraining_rows_are_those_of_the_objective(kind, packing, expected):
     settings = resolve(
         "pretrain",
         preset="bert",
-        overrides={**TINY, "objective.kind": kind, "data.packing": packing, "train.steps": 1},
+        overrides={**TINY, "objective.kind": kind, "train.steps": 1},
     )
+    settings = replace(settings, "data", packing=packing)
     rows = pretraining_rows(store_of(DOCUMENTS), tokenizer=TOKENIZER, settings=settings)
     assert type(rows) is expected
     order = epoch_order(rows.lengths, batch_size=4, seed=0, epoch=0)

@@ -22,7 +22,8 @@ from regraft.runfolder import (
     read_settings,
 )
 from regraft.runtime import seeded
-from regraft.tokenizer import Tokenizer, train_tokenizer
+from regraft.tokenizer import Tokenizer
+from regraft.vocabulary import train_tokenizer
 
 INFO = RunInfo(kind="language-model", status="training", fingerprints={"text": "abc"})
 

@@ -18,7 +18,8 @@ from regraft.errors import DataError
 from regraft.shards import source_fingerprint, write_shards, write_store
 from regraft.store import Part, StoreFolder, StoreInfo, TokenStore, open_store
 from regraft.text import Document
-from regraft.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+from regraft.tokenizer import Tokenizer, load_tokenizer
+from regraft.vocabulary import train_tokenizer
 
 TEXTS = [text for text, _ in make_examples(60, seed=1)]
 DATA = DataSettings()

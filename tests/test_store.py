@@ -22,7 +22,8 @@ from regraft.store import (
     open_store,
     parse_part,
 )
-from regraft.tokenizer import Tokenizer, train_tokenizer
+from regraft.tokenizer import Tokenizer
+from regraft.vocabulary import train_tokenizer
 
 START, END = 0, 2
 

@@ -1,40 +1,20 @@
-"""Tokenizers: any text comes back, special ids stay special, the lab's ids are the lab's ids."""
+"""Tokenizers: any text comes back, special ids stay special, files that are none are refused."""
 
 import itertools
-import json
 import pickle
 import subprocess
 import sys
 import unicodedata
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_sentencepiece import train_sentencepiece
+from test_vocabulary import KINDS, TEXTS, trained
 
 from regraft import tokenizer as tokenizer_module
-from regraft.config import TokenizerSettings
-from regraft.errors import ConfigError, DataError, RunFolderError
-from regraft.runtime import SILENT
-from regraft.tokenizer import (
-    LAB_SPECIAL_TOKENS,
-    SPECIAL_TOKENS,
-    Tokenizer,
-    load_lab_tokenizer,
-    load_tokenizer,
-    numbered_tokenizer,
-    train_tokenizer,
-)
+from regraft.errors import DataError, RunFolderError
+from regraft.tokenizer import SPECIAL_TOKENS, Tokenizer, load_tokenizer
 
-KINDS = ("bpe", "unigram", "wordpiece")
-TEXTS = [
-    f"{opening} {subject} {verb} {ending}"
-    for opening in ("Il me semble que", "On dirait que", "Hélas,", "It's true:")
-    for subject in ("la première scène", "le héros", "cet été", "the reader's cat")
-    for verb in ("déçoit", "enchante", "n'amuse pas", "doesn't move")
-    for ending in ("tout le monde.", "l'œil !", "0, 12 ou 345 fois…", "at all?")
-]
 # What Unicode has in store: emoji and flags, right to left, combining marks, control characters.
 ODD_TEXTS = [
     "",
@@ -51,10 +31,6 @@ ODD_TEXTS = [
     "x" * 3000 + " " * 3000 + "é" * 300,
     "\U0010ffff\ufffd",
 ]
-
-
-def trained(kind: str, *, size: int = 400, texts: list[str] = TEXTS) -> Tokenizer:
-    return train_tokenizer(texts, settings=TokenizerSettings(kind=kind, size=size))
 
 
 @pytest.fixture(scope="module")
@@ -194,78 +170,6 @@ def test_sentence_ends_look_behind_closing_quotes():
     assert not ends[sorted(bpe.special_ids)].any()
 
 
-def test_numbered_tokenizer_has_the_size_asked_for():
-    numbered = numbered_tokenizer(40)
-    assert numbered.vocab_size == 40
-    assert numbered.tokens(range(6)) == list(SPECIAL_TOKENS)
-    assert numbered.special_ids == frozenset(range(6))
-    assert (numbered.mask_id, numbered.separator_id) == (4, 5)
-    # Every number is a word of its own.
-    assert not numbered.word_joints()[0].any()
-    assert not numbered.sentence_ends().any()
-
-
-def test_frequent_words_are_single_tokens(tokenizers_by_kind):
-    bpe = tokenizers_by_kind["bpe"]
-    assert len(bpe.encode(" héros")) == 1
-    assert len(bpe.encode(" doesn't")) == 2
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_training_is_reproducible(tokenizers_by_kind, kind):
-    assert trained(kind).fingerprint == tokenizers_by_kind[kind].fingerprint
-    assert trained(kind, size=270).fingerprint != tokenizers_by_kind[kind].fingerprint
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_training_keeps_to_the_size_and_ends_smaller_with_little_text(kind):
-    assert trained(kind, size=270).vocab_size == 270
-    assert trained(kind, size=5000, texts=["ab ab ac ac"]).vocab_size < 270
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_training_prints_nothing(kind, capfd):
-    trained(kind)
-    assert capfd.readouterr() == ("", "")
-
-
-def test_training_refuses_a_size_below_the_bytes():
-    with pytest.raises(ConfigError, match=r"tokenizer.size: 100 is too small. .* need 262"):
-        trained("bpe", size=100)
-
-
-@pytest.mark.parametrize("texts", [[], ["", "  \n"]])
-def test_training_refuses_no_text(texts):
-    with pytest.raises(DataError, match="no text to train a tokenizer on"):
-        trained("bpe", texts=texts)
-
-
-def test_sample_is_even_capped_and_the_same_each_time():
-    texts = [f"document {row:05d}" for row in range(4000)]
-    sample = tokenizer_module._sample(iter(texts), max_bytes=8000, progress=SILENT)
-    assert 7900 <= sum(len(text) for text in sample) <= 8000
-    rows = [int(text.split()[1]) for text in sample]
-    assert rows == sorted(rows)
-    for quarter in range(4):
-        inside = [row for row in rows if row // 1000 == quarter]
-        assert len(inside) == pytest.approx(len(rows) / 4, rel=0.25)
-    assert sample == tokenizer_module._sample(texts, max_bytes=8000, progress=SILENT)
-
-
-def test_sample_of_less_than_the_cap_is_everything():
-    novel = "une ligne " * 5000
-    sample = tokenizer_module._sample([novel, "fin"], max_bytes=10**6, progress=SILENT)
-    assert "".join(sample) == novel + "fin"
-    assert len(sample) > 3
-
-
-def test_sample_reaches_the_end_of_one_long_document():
-    novel = " ".join(f"terme{number}" for number in range(50_000))
-    sample = tokenizer_module._sample([novel], max_bytes=100_000, progress=SILENT)
-    assert sum(len(part) for part in sample) <= 100_000
-    assert novel.index(sample[-1]) > 0.7 * len(novel)
-
-
 def test_save_and_load_give_the_same_tokenizer(tokenizer, tmp_path):
     path = tmp_path / "run" / "tokenizer.json"
     tokenizer.save(path)
@@ -339,112 +243,3 @@ assert "TOKENIZERS_PARALLELISM" not in os.environ
 def test_module_loads_no_torch():
     code = "import sys, regraft.tokenizer; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
-
-
-# The lab: SentencePiece itself is the judge.
-
-
-def write_lab(folder: Path, **options: object):
-    """The lab's two files, and SentencePiece as the oracle."""
-    model_path = folder / "sentencepiece.test.model"
-    oracle = train_sentencepiece(TEXTS, **options)
-    model_path.write_bytes(oracle.serialized_model_proto())
-    pieces = [oracle.id_to_piece(rank) for rank in range(3, oracle.get_piece_size())]
-    lines = "".join(f"{piece} 1\n" for piece in pieces)
-    (folder / "dict.txt").write_text(lines, encoding="utf-8")
-    return oracle
-
-
-def lab_ids(oracle, text: str) -> list[int]:
-    """SentencePiece has three special ids before the pieces, the lab four."""
-    return [token_id + 1 if token_id >= 3 else 3 for token_id in oracle.encode(text)]
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("lab")
-    return folder, write_lab(folder)
-
-
-LAB_TEXTS = [
-    *TEXTS,
-    "",
-    "   ",
-    "  deux   blancs  ",
-    "tabulation\tet\nligne",
-    "été e\u0301te\u0301 ﬁn … ½ ①",
-    "inconnu: ☃☃ ☃ x☃y 中文",
-    "!!!!!!! ........ hahahahaha ????",
-    "▁déjà ▁ marqué▁",
-    "<sos> <pad>le héros</s><eos> <oov>",
-    "\u00a0insécable\u3000large\u200bnulle",
-]
-
-
-def test_lab_ids_equal_sentencepiece(lab):
-    folder, oracle = lab
-    tokenizer = load_tokenizer(folder)
-    assert tokenizer.encode_batch(LAB_TEXTS) == [lab_ids(oracle, text) for text in LAB_TEXTS]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"remove_extra_whitespaces": False},
-        {"add_dummy_prefix": False},
-        {"normalization_rule_name": "identity"},
-    ],
-    ids=lambda options: next(iter(options)),
-)
-def test_lab_ids_follow_the_options_of_the_model(tmp_path, options):
-    oracle = write_lab(tmp_path, **options)
-    tokenizer = load_tokenizer(tmp_path)
-    texts = [*TEXTS, "  deux   blancs  ", " un", "un ", "été ☃ x"]
-    assert tokenizer.encode_batch(texts) == [lab_ids(oracle, text) for text in texts]
-
-
-def test_lab_special_ids_come_first(lab):
-    folder, oracle = lab
-    tokenizer = load_tokenizer(folder / "dict.txt")
-    assert tokenizer.tokens(range(4)) == list(LAB_SPECIAL_TOKENS)
-    assert (tokenizer.start_id, tokenizer.pad_id, tokenizer.end_id) == (0, 1, 2)
-    assert tokenizer.unknown_id == 3
-    assert tokenizer.mask_id is None
-    assert tokenizer.separator_id is None
-    assert tokenizer.vocab_size == oracle.get_piece_size() - 3 + 4
-
-
-def test_lab_decodes_pieces_to_text(lab):
-    folder, oracle = lab
-    tokenizer = load_tokenizer(folder)
-    for text in TEXTS[:20]:
-        ids = tokenizer.encode(text)
-        assert tokenizer.decode([tokenizer.start_id, *ids]) == oracle.decode(oracle.encode(text))
-        assert tokenizer.encode(tokenizer.decode(ids)) == ids
-    assert tokenizer.tokens(tokenizer.encode("le héros"))[0].startswith("▁")
-
-
-def test_lab_tokenizer_lives_in_one_file_afterwards(lab, tmp_path):
-    folder, _ = lab
-    tokenizer = load_tokenizer(folder)
-    tokenizer.save(tmp_path / "tokenizer.json")
-    again = load_tokenizer(tmp_path)
-    assert again.fingerprint == tokenizer.fingerprint
-    assert again.encode_batch(LAB_TEXTS) == tokenizer.encode_batch(LAB_TEXTS)
-    assert json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
-
-
-def test_lab_refuses_a_vocabulary_of_another_model(lab, tmp_path):
-    folder, _ = lab
-    lines = (folder / "dict.txt").read_text(encoding="utf-8").split("\n")
-    model_path = folder / "sentencepiece.test.model"
-    for changed, problem in ((lines[2:], "lacks 2 pieces of"), ([lines[0], *lines], "twice")):
-        (tmp_path / "dict.txt").write_text("\n".join(changed), encoding="utf-8")
-        with pytest.raises(DataError, match=problem):
-            load_lab_tokenizer(tmp_path / "dict.txt", sentencepiece_path=model_path)
-
-
-def test_lab_needs_exactly_one_model_beside(tmp_path):
-    (tmp_path / "dict.txt").write_text("a 1\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"0 files named sentencepiece\*.model lie beside"):
-        load_tokenizer(tmp_path / "dict.txt")

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from regraft.pretrain import pretrain
     from regraft.report import write_report
     from regraft.text import load_examples, read_documents
-    from regraft.tokenizer import load_tokenizer, train_tokenizer
+    from regraft.tokenizer import load_tokenizer
+    from regraft.vocabulary import train_tokenizer
 
     __version__: str
 
@@ -76,7 +77,7 @@ _HOMES = {
     "pretrain": "pretrain",
     "read_documents": "text",
     "resolve": "config",
-    "train_tokenizer": "tokenizer",
+    "train_tokenizer": "vocabulary",
     "write_report": "report",
 }
 

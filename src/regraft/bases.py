@@ -5,6 +5,7 @@ checkpoint as a run folder. Pickled code is never run. Knows nothing of how a ba
 """
 
 import dataclasses
+import json
 import os
 import re
 from pathlib import Path
@@ -14,11 +15,13 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from regraft.config import PRESETS, Recipe, Settings, resolve
+from regraft.config import Settings, resolve
 from regraft.errors import RunFolderError
 from regraft.foreign import is_foreign_folder, load_foreign
 from regraft.heads import ClassifierHead, Head, LanguageModelHead, Model, NoHead
+from regraft.lab_tokenizer import LAB_DICT_NAME
 from regraft.model import Backbone, sinusoidal_positions
+from regraft.presets import FOREIGN_PRESET, PRESETS, Recipe
 from regraft.runfolder import (
     Kind,
     LoadedRun,
@@ -28,25 +31,79 @@ from regraft.runfolder import (
     read_info,
     read_settings,
 )
-from regraft.tokenizer import LAB_DICT_NAME, Tokenizer, load_tokenizer
+from regraft.tokenizer import Tokenizer, load_tokenizer
+
+# A base that is no run folder has to be loaded to tell its settings. One at most waits here for the
+# recipe that asks for the model next; then it is the recipe's alone.
+_waiting: dict[tuple[Any, ...], LoadedRun] = {}
 
 
 def load_base(path: Path) -> LoadedRun:
     """The model to be fine-tuned, with its tokenizer and the settings that hold for it."""
-    if os.path.isfile(path):
-        return load_lab_file(path)
     if _is_run_folder(path):
         is_bare = read_info(path).kind == "base"
         return load_run(path, kind="base" if is_bare else "language-model")
+    return _waiting.pop(_state(path), None) or _load_from_elsewhere(path)
+
+
+def read_base_settings(path: Path) -> Settings:
+    """The settings of a base alone. Only a run folder has them written down."""
+    if _is_run_folder(path):
+        return read_settings(path)
+    state = _state(path)
+    base = _waiting.get(state) or _load_from_elsewhere(path)
+    _waiting.clear()
+    _waiting[state] = base
+    return base.settings
+
+
+def _load_from_elsewhere(path: Path) -> LoadedRun:
+    if os.path.isfile(path):
+        return load_lab_file(path)
     foreign = load_foreign(path)
     model = Model(foreign.backbone, NoHead()).eval()
     info = RunInfo(kind="base", status="complete")
     return LoadedRun(path, info, foreign.settings, foreign.tokenizer, model)
 
 
-def read_base_settings(path: Path) -> Settings:
-    """The settings of a base alone. Only a run folder has them written down."""
-    return read_settings(path) if _is_run_folder(path) else load_base(path).settings
+def _state(path: Path) -> tuple[Any, ...]:
+    """The same as long as no file has changed that a base is read from."""
+    parts = path.iterdir() if path.is_dir() else (path, path.parent / LAB_DICT_NAME)
+    files = [(part.name, part.stat()) for part in parts if part.is_file()]
+    return path.absolute(), *sorted((name, s.st_mtime_ns, s.st_size) for name, s in files)
+
+
+def check_preset(path: Path) -> None:
+    """Refuse a base whose own preset is to be taken, if there is no such preset.
+
+    Without one in its config.json, settings would quietly take the default.
+    """
+    if not _is_run_folder(path):
+        return
+    read_settings(path)  # what is damaged is called that
+    config_path = path / "config.json"
+    name = json.loads(config_path.read_text(encoding="utf-8")).get("preset")
+    if name not in {**PRESETS, **FOREIGN_PRESET}:
+        told = "names no preset" if name is None else f"names the preset {name!r}"
+        raise RunFolderError(
+            f"{config_path} {told}, and a base is fine-tuned with its own.",
+            f"Presets are {', '.join(PRESETS)}.",
+            remedy="Choose one with --preset: shape and weights of the base stay as they are.",
+        )
+
+
+def check_run_folder(path: Path, *, expected: str, remedy: str) -> None:
+    """Refuse what can only serve as a base, where something else is wanted of it."""
+    if os.path.isfile(path):
+        raise RunFolderError(
+            f"{path} is a file, not a run folder.",
+            "Runs are folders that regraft has written.",
+            remedy=f"If it is a checkpoint of the lab, run `regraft import {path} --out RUN`.",
+        )
+    if not _is_run_folder(path):
+        raise RunFolderError(
+            f"{path} is a Hugging Face folder, not a run folder.", expected, remedy=remedy
+        )
 
 
 def _is_run_folder(path: Path) -> bool:
@@ -54,6 +111,17 @@ def _is_run_folder(path: Path) -> bool:
     # Not Path.is_file, which raises for a name too long.
     return os.path.isfile(path / "run.json") or not (
         os.path.isfile(path) or is_foreign_folder(path)
+    )
+
+
+def assumed_heads(path: Path, *, settings: Settings) -> str | None:
+    """What was assumed about a checkpoint of the lab, to be told; None if nothing was."""
+    if not os.path.isfile(path):
+        return None
+    return (
+        f"{path} does not tell its number of heads: it is taken for the lab's, "
+        f"{settings.model.num_heads}. If it has others, make a run folder of it with "
+        f"`regraft import {path} --heads H --out RUN`."
     )
 
 

@@ -15,16 +15,17 @@ import numpy as np
 import torch
 
 from regraft.batches import Rows
-from regraft.config import SIZES, Settings, with_size
+from regraft.config import Settings, with_size
 from regraft.heads import build_language_model
 from regraft.ledger import ledger
 from regraft.objectives import build_objective
 from regraft.pairs import pretraining_rows
+from regraft.presets import SIZES
 from regraft.runtime import SILENT, Progress, device, matrix_speed, seeded
 from regraft.store import TokenStore
 from regraft.text import read_documents
-from regraft.tokenizer import numbered_tokenizer, train_tokenizer
 from regraft.trainer import build_state, steps, use_threads
+from regraft.vocabulary import numbered_tokenizer, train_tokenizer
 
 # Each shape trains this long: enough for a median of many steps of a small model, few of a large.
 SECONDS_PER_SHAPE = 4.0

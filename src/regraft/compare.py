@@ -28,7 +28,7 @@ from regraft.arms import (
 )
 from regraft.bases import read_base_settings
 from regraft.batches import example_rows
-from regraft.config import ARMS, Settings, resolve, settings_to_dict
+from regraft.config import Settings, resolve, settings_to_dict
 from regraft.errors import ConfigError, DataError, RunFolderError
 from regraft.evaluate import class_probabilities, cut_share
 from regraft.finetune import examples_fingerprint, load_splits, start_from_base
@@ -43,6 +43,7 @@ from regraft.metrics import (
     mcnemar_test,
     paired_permutation_test,
 )
+from regraft.presets import ARMS
 from regraft.runtime import SILENT, Progress, environment
 from regraft.text import (
     Example,

@@ -1,4 +1,4 @@
-"""Every setting of regraft: its name, its help, its range, and the presets that fill them.
+"""What can be set? Every setting with its help and its range, and how they become complete.
 
 Comes in: a preset, a TOML file, `section.key=value` pairs and flags. Goes out: one frozen, complete
 `Settings`, or a ConfigError that names all problems at once. Knows no data, no torch.
@@ -6,7 +6,6 @@ Comes in: a preset, a TOML file, `section.key=value` pairs and flags. Goes out: 
 
 import dataclasses
 import difflib
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,12 +17,16 @@ from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_
 from annotated_doc import Doc
 from annotated_types import Ge, Gt, Le, Lt
 
+from regraft.assignments import nested, read_toml, with_none
 from regraft.errors import ConfigError
-
-Recipe = Literal["pretrain", "finetune"]
-
-LAB_VOCABULARY = 50_001
-DEFAULT_PRESET = "modern"
+from regraft.presets import (
+    DEFAULT_PRESET,
+    FEEDFORWARD_FACTOR,
+    FOREIGN_PRESET,
+    PRESETS,
+    SIZES,
+    Recipe,
+)
 
 
 class _Section:
@@ -37,11 +40,12 @@ class ModelSettings(_Section):
     """The shape of the backbone. The vocabulary is not here: it flows from the tokenizer."""
 
     family: Annotated[
-        Literal["lab", "bert", "modern", "foreign"],
+        Literal["lab", "bert", "modern", "bag", "foreign"],
         Doc(
             "Kind of block: `lab` is post-norm, ReLU, sinusoidal positions; `bert` is post-norm, "
             "GELU, learned positions, token types; `modern` is pre-norm, GeGLU, rotary positions, "
-            "no biases; `foreign` is what a Hugging Face folder says, and comes as a base only."
+            "no biases; `bag` has no layers, only vectors of tokens and of pairs of neighbours; "
+            "`foreign` is what a Hugging Face folder says, and comes as a base only."
         ),
     ] = "lab"
     attention: Annotated[
@@ -58,7 +62,7 @@ class ModelSettings(_Section):
         ),
     ] = None
     width: Annotated[int, Ge(2), Doc("Width d of the embedding and of every layer.")] = 200
-    num_layers: Annotated[int, Ge(1), Doc("Number of layers L.")] = 4
+    num_layers: Annotated[int, Ge(0), Doc("Number of layers L; a bag has none.")] = 4
     num_heads: Annotated[int, Ge(1), Doc("Number of attention heads H; must divide the width.")] = 2
     feedforward_width: Annotated[
         Annotated[int, Ge(1)] | Literal["auto"],
@@ -74,6 +78,11 @@ class ModelSettings(_Section):
         Doc("Dropout on the attention weights; above 0 it closes the fast attention path."),
     ] = 0.5
     max_positions: Annotated[int, Ge(8), Doc("Longest sequence the positions are made for.")] = 5000
+    num_pairs: Annotated[
+        int,
+        Ge(1),
+        Doc("Bag: the most frequent pairs of neighbours in the text have vectors of their own."),
+    ] = 131_072
     architecture: Annotated[
         dict[str, Any] | None,
         Doc(
@@ -82,16 +91,35 @@ class ModelSettings(_Section):
     ] = None
 
 
+def feedforward_width(model: ModelSettings) -> int:
+    """The width that is set or, where it is `auto`, the family's."""
+    if model.feedforward_width == "auto":
+        return model.width * FEEDFORWARD_FACTOR[model.family]
+    return model.feedforward_width
+
+
+def generator_settings(model: ModelSettings, *, share: float) -> ModelSettings:
+    """The shape of ELECTRA's generator: heads as wide as the model's, but fewer of them."""
+    num_heads = max(round(model.num_heads * share), 1)
+    return dataclasses.replace(
+        model,
+        num_heads=num_heads,
+        width=model.width // model.num_heads * num_heads,
+        feedforward_width=max(round(feedforward_width(model) * share), 1),
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveSettings(_Section):
     """What pre-training learns from text without labels."""
 
     kind: Annotated[
-        Literal["causal", "masked", "bert", "sop", "replaced", "hybrid"],
+        Literal["causal", "masked", "bert", "sop", "replaced", "hybrid", "contrast"],
         Doc(
             "`causal` predicts the next token; `masked` hidden tokens from both sides; `bert` adds "
             "next-sentence prediction and `sop` sentence order; `replaced` finds tokens that a "
-            "small generator exchanged; `hybrid` takes causal and masked steps on one model."
+            "small generator exchanged; `hybrid` takes causal and masked steps on one model; "
+            "`contrast` finds the second half of a document by the vector of its first."
         ),
     ] = "causal"
     mask_rate: Annotated[
@@ -116,6 +144,9 @@ class ObjectiveSettings(_Section):
         Le(1),
         Doc("Replaced: width of the generator as a share of the model's, in whole heads."),
     ] = 0.25
+    group_size: Annotated[
+        int, Ge(2), Doc("Contrast: documents at least, from whose halves the right one is told.")
+    ] = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +220,10 @@ class TrainSettings(_Section):
     ] = 16_384
     optimizer: Annotated[
         Literal["adam", "adamw", "muon"],
-        Doc("Optimiser; `muon` moves hidden matrices by Muon and the rest by AdamW."),
+        Doc(
+            "Optimiser; `muon` moves hidden matrices by Muon and the rest by AdamW, and wants about "
+            "twice the rate."
+        ),
     ] = "adamw"
     lr: Annotated[float, Gt(0), Le(1), Doc("Peak learning rate.")] = 1e-3
     weight_decay: Annotated[float, Ge(0), Doc("Decay of matrices (adamw only).")] = 0.01
@@ -241,86 +275,6 @@ class Settings(_Section):
     train: TrainSettings
 
 
-# A preset is written as its differences from the defaults above, once for each recipe.
-_LAB: dict[str, dict[str, Any]] = {
-    "tokenizer": {"size": LAB_VOCABULARY},
-    "data": {"max_length": 512},
-}
-_SMALL_MODEL: dict[str, Any] = {
-    "width": 256,
-    "num_layers": 3,
-    "num_heads": 4,
-    "dropout": 0.1,
-    "attention_dropout": 0,
-}
-_SMALL_DATA: dict[str, Any] = {"lr": 5e-4, "epochs": 10, "batch_size": 8, "warmup_steps": 20}
-_BERT: dict[str, dict[str, Any]] = {
-    "model": {**_SMALL_MODEL, "family": "bert", "max_positions": 512},
-    "objective": {"kind": "bert"},
-    "head": {"pooling": "first"},
-}
-_MODERN: dict[str, dict[str, Any]] = {
-    "model": {**_SMALL_MODEL, "family": "modern"},
-    "objective": {"kind": "masked"},
-    "head": {"pooling": "mean"},
-    # Judged on documents alone, as a classifier reads them, a masked base is the better for it.
-    "data": {"packing": "isolated"},
-}
-PRESETS: dict[str, dict[Recipe, dict[str, dict[str, Any]]]] = {
-    "lab": {
-        "pretrain": {**_LAB, "train": {"lr": 1e-3, "epochs": 1, "batch_size": 8}},
-        "finetune": {
-            **_LAB,
-            "train": {
-                "optimizer": "adam",
-                "lr": 1e-4,
-                "weight_decay": 0.0,
-                "clip_norm": None,
-                "schedule": "constant",
-                "warmup_steps": 0,
-                "batch_size": 8,
-                "epochs": 10,
-            },
-        },
-    },
-    "bert": {
-        "pretrain": {**_BERT, "train": {"minutes": 10.0}},
-        "finetune": {**_BERT, "train": _SMALL_DATA},
-    },
-    "modern": {
-        "pretrain": {**_MODERN, "train": {"minutes": 10.0}},
-        "finetune": {**_MODERN, "train": _SMALL_DATA},
-    },
-}
-# Where fine-tuning of a foreign base starts: a base that learned for long moves in small steps. It
-# is no preset to choose, for without a base there is nothing to build.
-FOREIGN_PRESET: dict[str, dict[Recipe, dict[str, dict[str, Any]]]] = {
-    "foreign": {"finetune": {"train": {**_SMALL_DATA, "lr": 5e-5, "epochs": 4}}}
-}
-PRESET_HELP = {
-    "lab": "the founding exercise exactly: V 50,001, d 200, 4 layers, 2 heads, dropout 0.5, causal",
-    "bert": "BERT's block and objective, sized for two cores",
-    "modern": "ModernBERT's block, masked objective, sized for two cores",
-}
-# Feed-forward width over width, where it is left to the family. A GeGLU has three matrices.
-FEEDFORWARD_FACTOR = {"lab": 1, "bert": 4, "modern": 2}
-# One dial for the shape; the numbers are width, layers, heads.
-SIZES: dict[str, tuple[int, int, int]] = {
-    "tiny": (64, 2, 2),
-    "mini": (128, 3, 2),
-    "small": (256, 4, 4),
-    "base": (512, 8, 8),
-}
-
-# The arms of a comparison, and what each is.
-ARMS = {
-    "pretrained": "the base with a new head, everything trained",
-    "scratch": "the same model with new random weights",
-    "frozen": "the base untouched, only its new head trained",
-    "linear": "TF-IDF of words and characters + logistic regression, tuned on valid",
-}
-
-
 def resolve(
     recipe: Recipe,
     *,
@@ -338,7 +292,7 @@ def resolve(
     Override values that are None are skipped, so flags can be passed as they come.
     """
     problems: list[str] = []
-    file_values = _read_toml(config_path) if config_path else {}
+    file_values = read_toml(config_path) if config_path else {}
     named = file_values.pop("preset", base.preset if base else DEFAULT_PRESET)
     preset = named if preset is None else preset
     is_foreign = base is not None and base.model.family == "foreign"
@@ -354,6 +308,7 @@ def resolve(
     if base is not None:
         _merge(values, _held_by(base))
         _merge(values, _suggested_by(base) if is_foreign else {})
+    carried = flat(values)
     _merge(values, file_values)
     if size is not None:
         if size == "auto":
@@ -361,19 +316,31 @@ def resolve(
         elif size not in SIZES:
             problems.append(f"size: {size!r} is not one of auto, {_names(SIZES)}")
         else:
-            _merge(values, {"model": _shape_of(size)})
-    _merge(values, _nested(overrides or {}, problems))
-    return _validated(values, problems, base=base)
+            family = values.get("model", {}).get("family", ModelSettings.family)
+            _merge(values, {"model": _shape_of(size, family=family)})
+    _merge(values, nested(overrides or {}, problems))
+    # Fine-tuning has no use for these settings at all, and one file may serve both recipes.
+    return _validated(
+        values, problems, base=base, carried=carried if recipe == "pretrain" else None
+    )
 
 
-def _shape_of(size: str) -> dict[str, int]:
+def _shape_of(size: str, *, family: str) -> dict[str, int]:
     width, num_layers, num_heads = SIZES[size]
+    if family == "bag":
+        num_layers, num_heads = 0, 1
     return {"width": width, "num_layers": num_layers, "num_heads": num_heads}
 
 
 def with_size(settings: Settings, size: str) -> Settings:
     """Settings of one of SIZES, where `auto` left it open."""
-    sized = replace(settings, "model", size=None, **_shape_of(size), feedforward_width="auto")
+    sized = replace(
+        settings,
+        "model",
+        size=None,
+        **_shape_of(size, family=settings.model.family),
+        feedforward_width="auto",
+    )
     return _derived(sized)
 
 
@@ -402,21 +369,6 @@ def replace(settings: Settings, section: str, **changes: Any) -> Settings:
     """Settings with some values of one section changed; for values derived by a recipe."""
     part = dataclasses.replace(getattr(settings, section), **changes)
     return dataclasses.replace(settings, **{section: part})
-
-
-def parse_assignments(assignments: list[str]) -> dict[str, str]:
-    """`["train.lr=3e-4"]` -> `{"train.lr": "3e-4"}`."""
-    parsed: dict[str, str] = {}
-    for assignment in assignments:
-        key, equals, value = assignment.partition("=")
-        if not equals or not key.strip():
-            raise ConfigError(
-                f"--set {assignment!r} is not an assignment.",
-                "It takes section.key=value.",
-                remedy="Write for example --set train.lr=3e-4.",
-            )
-        parsed[key.strip()] = value.strip()
-    return parsed
 
 
 @dataclass(frozen=True)
@@ -465,27 +417,6 @@ def _type_name(hint: Any) -> str:
     return "none" if hint is type(None) else hint.__name__
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    try:
-        values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-        return values
-    except OSError as error:
-        raise ConfigError(
-            f"Cannot read the configuration {path}: {error.strerror}.",
-            remedy="Check the path given to --config.",
-        ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"{path} is not valid TOML: {error}.",
-            "Expected sections such as [train] with lines such as lr = 3e-4.",
-            remedy="Mend the file, or pass single settings with --set.",
-        ) from error
-
-
 def _merge(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
     for key, change in changes.items():
         section = values.get(key, {})
@@ -498,19 +429,6 @@ def _merge(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
 
 
 _LENGTHS = {"steps", "epochs", "minutes"}
-
-
-def _nested(overrides: Mapping[str, Any], problems: list[str]) -> dict[str, dict[str, Any]]:
-    nested: dict[str, dict[str, Any]] = {}
-    for dotted, value in overrides.items():
-        section, dot, key = dotted.partition(".")
-        if value is None:
-            continue
-        if not dot:
-            problems.append(f"{dotted}: a setting is written section.key, such as train.lr")
-            continue
-        nested.setdefault(section, {})[key] = value
-    return nested
 
 
 def _held_by(base: Settings) -> dict[str, dict[str, Any]]:
@@ -531,19 +449,27 @@ def _suggested_by(base: Settings) -> dict[str, dict[str, Any]]:
 
 
 def _validated(
-    values: dict[str, Any], problems: list[str], *, base: Settings | None = None
+    values: dict[str, Any],
+    problems: list[str],
+    *,
+    base: Settings | None = None,
+    carried: Mapping[str, Any] | None = None,
 ) -> Settings:
-    """Validate by pydantic and by the rules that span fields; report every problem at once."""
+    """Validate by pydantic and by the rules that span fields; report every problem at once.
+
+    `carried` is what stood there before the user gave anything, where that makes a difference.
+    """
     from pydantic import TypeAdapter, ValidationError
 
     settings = None
     try:
-        settings = TypeAdapter(Settings).validate_python(_with_none(values))
+        settings = TypeAdapter(Settings).validate_python(with_none(values))
     except ValidationError as error:
         problems = problems + [_readable(problem) for problem in error.errors()]
     if settings is not None:
         problems = problems + list(_contradictions(settings))
         problems += _changes_of(base, settings) if base is not None else []
+        problems += _without_effect(settings, carried=carried) if carried is not None else []
     if problems or settings is None:
         count = "1 setting is" if len(problems) == 1 else f"{len(problems)} settings are"
         raise ConfigError(
@@ -557,25 +483,12 @@ def _derived(settings: Settings) -> Settings:
     """What was left `auto` and follows from other settings, filled in."""
     model = settings.model
     if model.feedforward_width == "auto":
-        width = model.width * FEEDFORWARD_FACTOR[model.family]
-        settings = replace(settings, "model", feedforward_width=width)
+        settings = replace(settings, "model", feedforward_width=feedforward_width(model))
     if model.attention == "auto":
         looks_both_ways = settings.objective.kind != "causal"
         attention = "bidirectional" if looks_both_ways else "causal"
         settings = replace(settings, "model", attention=attention)
     return settings
-
-
-def _with_none(value: Any) -> Any:
-    """`none` switches off what a preset switched on; neither TOML nor `--set` has a null.
-
-    What a foreign model means by its words is its own affair.
-    """
-    if isinstance(value, Mapping):
-        return {
-            key: part if key == "architecture" else _with_none(part) for key, part in value.items()
-        }
-    return None if isinstance(value, str) and value.lower() == "none" else value
 
 
 def _changes_of(base: Settings, settings: Settings) -> Iterator[str]:
@@ -596,6 +509,9 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         )
     if model.family != "foreign" and model.architecture is not None:
         yield f"model.architecture: the {model.family} family has none; a foreign base brings it"
+    if (model.family == "bag") != (model.num_layers == 0):
+        needed = "has no layers" if model.family == "bag" else "needs at least 1 layer"
+        yield f"model.num_layers: {model.num_layers}, and the {model.family} family {needed}"
     if model.family != "foreign" and model.width % model.num_heads:
         yield f"model.num_heads: {model.num_heads} does not divide model.width {model.width}"
     if model.family == "lab" and model.width % 2:
@@ -631,6 +547,11 @@ def _objective_contradictions(settings: Settings) -> Iterator[str]:
             f"objective.kind: {kind} reads two sentences, told apart by token types, which the "
             f"{model.family} family does not have; take --preset bert, or --objective masked"
         )
+    if model.family == "bag" and kind != "contrast":
+        yield (
+            f"objective.kind: {kind} predicts tokens from those around them, and the bag family "
+            "has no layers that look around; take --preset modern, or --objective contrast"
+        )
     if kind == "causal" and model.attention == "bidirectional":
         yield (
             "model.attention: bidirectional would show a causal objective the token that it has "
@@ -638,6 +559,33 @@ def _objective_contradictions(settings: Settings) -> Iterator[str]:
         )
     if kind != "causal" and model.attention == "causal":
         yield f"model.attention: causal hides the right side, which {kind} has to read"
+
+
+_HIDING = ("masked", "bert", "sop", "replaced", "hybrid")
+# Settings that some objectives do not read, with those that do.
+_READERS: dict[str, tuple[str, ...]] = {
+    "objective.mask_rate": _HIDING,
+    "objective.mask_rate_end": _HIDING,
+    "objective.masking": _HIDING,
+    "objective.causal_share": ("hybrid",),
+    "objective.generator_share": ("replaced",),
+    "objective.group_size": ("contrast",),
+    "data.packing": ("causal", "masked", "replaced", "hybrid"),  # others make rows of two sentences
+}
+
+
+def _without_effect(settings: Settings, *, carried: Mapping[str, Any]) -> Iterator[str]:
+    """What was given and the objective does not read; a preset or a default may well say it."""
+    kind = settings.objective.kind
+    for key, readers in _READERS.items():
+        section_name, _, name = key.partition(".")
+        section = getattr(settings, section_name)
+        value, default = getattr(section, name), getattr(type(section), name)
+        if kind not in readers and value not in (default, carried.get(key, default)):
+            yield (
+                f"{key}: {value} has no effect on the objective {kind}, only on "
+                f"{', '.join(readers)}; leave it out, or take another --objective"
+            )
 
 
 def _readable(problem: Any) -> str:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from regraft.batches import ExampleRows, Rows, budget_batches, example_rows
 from regraft.config import DataSettings
 from regraft.corruption import Moment
-from regraft.heads import Model
+from regraft.heads import Model, Pooling, pool
 from regraft.metrics import (
     Interval,
     accuracy_interval,
@@ -25,6 +25,7 @@ from regraft.metrics import (
     expected_calibration_error,
     macro_f1,
 )
+from regraft.model import Backbone
 from regraft.objectives import TOKEN_LOSS, Objective, Reading
 from regraft.runfolder import load_run
 from regraft.runtime import SILENT, Progress
@@ -69,6 +70,27 @@ def class_probabilities(
     probabilities_NC = np.empty((len(rows.lengths), parts[0].shape[1]))
     probabilities_NC[np.concatenate(places)] = np.concatenate(parts)
     return probabilities_NC
+
+
+@torch.no_grad()
+def pooled_vectors(
+    backbone: Backbone,
+    rows: Rows,
+    *,
+    pooling: Pooling,
+    on_batch: Callable[[int], None] = lambda num_rows: None,
+) -> NDArray[np.float32]:
+    """N x D vectors in the order of the rows: what a head would read, and other models may."""
+    backbone.eval()
+    device = next(backbone.parameters()).device
+    vectors_ND = np.empty((len(rows.lengths), backbone.settings.width), dtype=np.float32)
+    for numbers in _batches(rows.lengths):
+        batch = rows.batch(numbers).to(device)
+        hidden_BTD = backbone(batch.ids_BT, real_BT=batch.real_BT)
+        vectors_BD = pool(hidden_BTD, real_BT=batch.real_BT, pooling=pooling)
+        vectors_ND[numbers] = vectors_BD.float().cpu().numpy()
+        on_batch(len(numbers))
+    return vectors_ND
 
 
 @torch.no_grad()

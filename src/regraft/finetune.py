@@ -35,8 +35,9 @@ from regraft.text import (
     load_examples,
     split_examples,
 )
-from regraft.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+from regraft.tokenizer import Tokenizer, load_tokenizer
 from regraft.trainer import build_state
+from regraft.vocabulary import train_tokenizer
 
 # Share of the training examples that become valid when no valid file is given.
 VALID_SHARE = 0.15

@@ -5,7 +5,7 @@ always `Model(backbone, head)`; `graft` keeps the first and replaces the second.
 """
 
 import copy
-import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -16,14 +16,18 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regraft.config import ModelSettings, ObjectiveSettings
+from regraft.config import ModelSettings, ObjectiveSettings, generator_settings
 from regraft.foreign import build_foreign
-from regraft.model import Backbone, Sight, build_blocks, start_small
+from regraft.model import Backbone, Sight, build_blocks, pair_key, start_small
+from regraft.store import TokenStore
 
 Pooling = Literal["last", "mean", "first"]
 Output = TypeVar("Output")
 
 CAUSAL = ObjectiveSettings()
+
+# A pair of neighbours that is rarer teaches a bag to know documents again, and nothing else.
+PAIRS_SEEN_AT_LEAST = 5
 
 
 def pool(
@@ -160,18 +164,6 @@ class Generator(nn.Module):
         return self.norm(F.gelu(self.widen(self.final_norm(x))))
 
 
-def generator_settings(settings: ModelSettings, *, share: float) -> ModelSettings:
-    """The shape of a generator: heads as wide as the model's, but fewer of them."""
-    num_heads = max(round(settings.num_heads * share), 1)
-    assert settings.feedforward_width != "auto"
-    return dataclasses.replace(
-        settings,
-        num_heads=num_heads,
-        width=settings.width // settings.num_heads * num_heads,
-        feedforward_width=max(round(settings.feedforward_width * share), 1),
-    )
-
-
 class ReplacedHead(nn.Module):
     """ELECTRA's: one score a token, is it the original one? And the generator that replaces."""
 
@@ -197,14 +189,15 @@ class ClassifierHead(nn.Module):
     """Scores of the classes, from one pooled vector a row.
 
     The bert family reads its first token through a pooler; the modern one transforms what it pooled
-    as its language model does. Both can be taken over from the base. The others read the vector
-    itself.
+    as its language model does. Both can be taken over from the base. A bag learned directions only,
+    by contrast, and is read so. The lab reads the vector itself.
     """
 
     def __init__(self, settings: ModelSettings, *, num_classes: int, pooling: Pooling) -> None:
         super().__init__()
         self.pooling: Pooling = pooling
         self.between: Pooler | Transform | None = None
+        self.reads_direction = settings.family == "bag"
         if settings.family == "bert" and pooling == "first":
             self.between = Pooler(settings)
         elif settings.family == "modern":
@@ -219,11 +212,13 @@ class ClassifierHead(nn.Module):
         embedding_VD: Float[Tensor, "V _"],
     ) -> Float[Tensor, "B C"]:
         pooled_BD = pool(hidden_BTD, real_BT=real_BT, pooling=self.pooling)
+        if self.reads_direction:
+            pooled_BD = F.normalize(pooled_BD, dim=1) * math.sqrt(pooled_BD.shape[1])
         return self.linear(pooled_BD if self.between is None else self.between(pooled_BD))
 
 
 class NoHead(nn.Module):
-    """Of a base that came without one: its scores are the backbone's vectors themselves."""
+    """Of a base that needs none or came without: its scores are the backbone's own vectors."""
 
     def forward(
         self,
@@ -273,6 +268,8 @@ def build_language_model(
         head = PairHead(settings, vocab_size=vocab_size)
     elif objective.kind == "replaced":
         head = ReplacedHead(settings, vocab_size=vocab_size, share=objective.generator_share)
+    elif objective.kind == "contrast":
+        head = NoHead()
     else:
         head = LanguageModelHead(settings, vocab_size=vocab_size)
     return Model(backbone, head)
@@ -298,6 +295,18 @@ def tell_frequencies(model: Model, counts_V: Int[np.ndarray, " V"]) -> None:
         if isinstance(bias, nn.Parameter):
             with torch.no_grad():
                 bias.copy_((shares_V / shares_V.sum()).log())
+
+
+def tell_pairs(model: Model, store: TokenStore) -> None:
+    """Let a bag know the pairs of neighbours that are frequent in a text."""
+    backbone = model.backbone
+    if backbone.settings.family == "bag":
+        pairs_N2 = torch.from_numpy(
+            store.frequent_pairs(
+                num_pairs=backbone.settings.num_pairs, min_count=PAIRS_SEEN_AT_LEAST
+            )
+        )
+        backbone.know_pairs(pair_key(pairs_N2[:, 0], pairs_N2[:, 1]))
 
 
 def build_classifier(

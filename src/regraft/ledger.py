@@ -12,14 +12,15 @@ from functools import partial
 from typing import Any, Literal
 
 from regraft.config import (
-    FEEDFORWARD_FACTOR,
-    SIZES,
     ModelSettings,
     ObjectiveSettings,
     Settings,
+    feedforward_width,
+    generator_settings,
     with_size,
 )
 from regraft.errors import ConfigError
+from regraft.presets import SIZES
 
 SYMBOLS = {
     "V": "vocabulary",
@@ -28,6 +29,8 @@ SYMBOLS = {
     "H": "heads",
     "F": "feed-forward width",
     "M": "learned positions",
+    "N": "pairs of neighbours",
+    "G": "documents a group",
     "g": "generator's width",
     "f": "generator's feed-forward width",
     "h": "generator's heads",
@@ -37,14 +40,19 @@ SYMBOLS = {
     "B": "rows a step",
     "P": "parameters",
 }
-Family = Literal["lab", "bert", "modern"]
+Family = Literal["lab", "bert", "modern", "bag"]
 Pooling = Literal["last", "mean", "first"]
 
 CAUSAL = ObjectiveSettings()
 
 # Numbers that a layer keeps for the way back, for each token: vectors of width d and of width F.
 # Counted from what autograd saved, with dropout (2026-11-16).
-KEPT_VECTORS: dict[Family, tuple[int, int]] = {"lab": (10, 3), "bert": (10, 2), "modern": (12, 5)}
+KEPT_VECTORS: dict[Family, tuple[int, int]] = {
+    "lab": (10, 3),
+    "bert": (10, 2),
+    "modern": (12, 5),
+    "bag": (0, 0),
+}
 
 
 @dataclass(frozen=True)
@@ -170,13 +178,20 @@ def ledger(
     if family == "foreign":
         raise ConfigError(
             "A foreign model is built by code that is not ours: its terms are not known here.",
-            remedy="Count a preset: lab, bert or modern.",
+            remedy="Count a preset: lab, bert, modern or bag.",
         )
     shape = _shape(model, vocab_size=vocab_size, num_classes=num_classes)
     shape |= {"T": max_length, "B": batch_size}
+    if kind == "contrast" and num_classes is None:
+        shape["G"] = objective.group_size
     with_generator = shape
     if kind == "replaced":
-        with_generator = shape | _generator_shape(shape, share=objective.generator_share)
+        narrow = generator_settings(model, share=objective.generator_share)
+        with_generator = shape | {
+            "g": narrow.width,
+            "f": feedforward_width(narrow),
+            "h": narrow.num_heads,
+        }
     base = _base_terms(family, shape)
     language_head = _language_head_terms(family, with_generator, kind=kind)
     predicted = _predicted_share(objective)
@@ -184,7 +199,7 @@ def ledger(
     if num_classes is None:
         shape, head, classifier = with_generator, language_head, None
         flops = _language_head_flops(family, shape, kind=kind, predicted=predicted)
-        symbols = {} if kind == "causal" else {"m": predicted}
+        symbols = {} if kind in ("causal", "contrast") else {"m": predicted}
     else:
         head = _classifier_terms(family, shape, pooling=pooling)
         classifier = _sum(base) + _sum(head)
@@ -207,6 +222,8 @@ def _predicted_share(objective: ObjectiveSettings) -> float:
     """Share of the tokens at which something is predicted, in the mean over a whole training."""
     if objective.kind == "causal":
         return 1.0
+    if objective.kind == "contrast":
+        return 0.0
     first, last = objective.mask_rate, objective.mask_rate_end
     hidden = first if last is None else (first + last) / 2
     if objective.kind == "hybrid":
@@ -215,19 +232,18 @@ def _predicted_share(objective: ObjectiveSettings) -> float:
 
 
 def _shape(model: ModelSettings, *, vocab_size: int, num_classes: int | None) -> dict[str, int]:
-    width, inner = model.width, model.feedforward_width
-    if inner == "auto":
-        inner = width * FEEDFORWARD_FACTOR[model.family]
-    shape = {"V": vocab_size, "d": width, "L": model.num_layers, "H": model.num_heads, "F": inner}
+    shape = {
+        "V": vocab_size,
+        "d": model.width,
+        "L": model.num_layers,
+        "H": model.num_heads,
+        "F": feedforward_width(model),
+    }
     if model.family == "bert":
         shape["M"] = model.max_positions
+    if model.family == "bag":
+        shape["N"] = model.num_pairs
     return shape if num_classes is None else {**shape, "C": num_classes}
-
-
-def _generator_shape(shape: dict[str, int], *, share: float) -> dict[str, int]:
-    """Heads as wide as the model's, but fewer of them."""
-    h = max(round(shape["H"] * share), 1)
-    return {"g": shape["d"] // shape["H"] * h, "f": max(round(shape["F"] * share), 1), "h": h}
 
 
 def _sum(terms: Iterable[Term]) -> int:
@@ -253,6 +269,8 @@ def _base_terms(family: Family, shape: dict[str, int]) -> tuple[Term, ...]:
             Term("embedding norm (gain, offset)", "2 d", 2 * d),
             *layers,
         )
+    if family == "bag":
+        return (embedding, Term("pairs of neighbours", "N d", shape["N"] * d))
     return (
         embedding,
         Term("rotary positions", "0", 0),
@@ -270,6 +288,8 @@ def _layer_terms(
     family: Family, shape: dict[str, int], *, letters: tuple[str, str] = ("d", "F")
 ) -> tuple[Term, ...]:
     """All layers, in the letters of their width and of their feed-forward width."""
+    if family == "bag":
+        return ()
     wide, inner = letters
     d, F, L = shape[wide], shape[inner], shape["L"]
     layered = partial(_layered, L)
@@ -297,6 +317,8 @@ def _layer_terms(
 def _language_head_terms(family: Family, shape: dict[str, int], *, kind: str) -> tuple[Term, ...]:
     if kind == "replaced":
         return _replaced_terms(family, shape)
+    if kind == "contrast":
+        return ()
     V, d = shape["V"], shape["d"]
     if family == "lab":
         scores = _linear_terms("head", d, outputs=V, letter="V")
@@ -368,6 +390,8 @@ def _layer_flops(
     family: Family, shape: dict[str, int], *, letters: tuple[str, str] = ("d", "F")
 ) -> tuple[Term, ...]:
     """Matrix products only, a multiplication and an addition counted as two."""
+    if family == "bag":  # vectors are looked up
+        return ()
     wide, inner = letters
     d, F, T = shape[wide], shape[inner], shape["T"]
     times = 6 if family == "modern" else 4
@@ -396,6 +420,11 @@ def _language_head_flops(
             ),
             Term("detector, at every token", "(2 d² + 2 d)", 2 * d * d + 2 * d),
         )
+    if kind == "contrast":
+        similar = Term(
+            "similarity of halves, once each", "2 G d / T", round(2 * shape["G"] * d / T)
+        )
+        return (similar,)
     where, share = ("every token", "") if kind == "causal" else ("predicted tokens", "m ")
     terms: tuple[Term, ...]
     terms = (Term(f"head, at {where}", f"2 {share}V d", round(2 * predicted * V * d)),)
@@ -453,6 +482,8 @@ def _whole_scores(shape: dict[str, int], *, predicted: float) -> Term:
     name, B = "scores, if held whole", shape["B"]
     if "C" in shape:
         return Term(name, "8 B C", 8 * B * shape["C"])
+    if "G" in shape:
+        return Term(name, "8 B G²", 8 * B * shape["G"] ** 2)
     share = "" if predicted == 1 else "m "
     return Term(name, f"8 {share}B T V", round(8 * predicted * B * shape["T"] * shape["V"]))
 

@@ -18,7 +18,9 @@ from regraft.config import ModelSettings
 
 # The base of the rotary frequencies: ModernBERT's, for layers that look at the whole text.
 ROTARY_BASE = 160_000.0
-# Weights of the bert and modern families start at random with this deviation.
+# The key of no pair: greater than that of any.
+_NO_PAIR = 2**63 - 1
+# Weights of all families but the lab's start at random with this deviation.
 INITIAL_DEVIATION = 0.02
 
 
@@ -295,6 +297,22 @@ def build_blocks(settings: ModelSettings) -> nn.ModuleList:
     return nn.ModuleList(kind(settings, layer=layer) for layer in range(settings.num_layers))
 
 
+def pair_key(before: Int[Tensor, "*shape"], here: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
+    """One number for a token and the one before it."""
+    return (before << 32) + here
+
+
+def repeats_weight(ids_BT: Int[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+    """What one occurrence counts, if n of them in a row count 1 + log n together.
+
+    The weight of TF-IDF: a text that says a word ten times does not mean it ten times as much.
+    """
+    rows_B1 = torch.arange(len(ids_BT), device=ids_BT.device).unsqueeze(1) << 32
+    _, places_BT, counts = torch.unique(ids_BT + rows_B1, return_inverse=True, return_counts=True)
+    num_BT = counts[places_BT].float()
+    return (1 + num_BT.log()) / num_BT
+
+
 def start_small(module: nn.Module) -> None:
     """BERT's start: matrices normal with a small deviation, biases 0, gains 1."""
     for part in module.modules():
@@ -308,11 +326,13 @@ class Backbone(nn.Module):
     """Embedded tokens through the blocks: what pre-training pays for.
 
     Each family tells positions in its own way: the lab adds sinusoids to embeddings times sqrt(D),
-    bert adds learned vectors, and modern turns queries and keys.
+    bert adds learned vectors, and modern turns queries and keys. A bag has neither blocks nor
+    positions: what a token means beside the one before it is a vector of its own, looked up.
     """
 
     positions_TD: Tensor
     rotary_2PK: Tensor
+    pair_keys: Tensor
 
     def __init__(self, settings: ModelSettings, *, vocab_size: int) -> None:
         super().__init__()
@@ -326,6 +346,10 @@ class Backbone(nn.Module):
             self.positions = nn.Embedding(longest, width)
             self.token_types = nn.Embedding(2, width)
             self.embedding_norm = nn.LayerNorm(width)
+        elif settings.family == "bag":
+            self.neighbours = nn.Embedding(settings.num_pairs, width)
+            # Part of the vocabulary, and so of what is saved; none are known before text was read.
+            self.register_buffer("pair_keys", torch.full((settings.num_pairs,), _NO_PAIR))
         else:
             table = rotary_positions(longest, width=width // settings.num_heads)
             self.register_buffer("rotary_2PK", table, persistent=False)
@@ -337,6 +361,8 @@ class Backbone(nn.Module):
             nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
         else:
             start_small(self)
+        if settings.family == "bag":  # a pair never seen adds nothing
+            nn.init.zeros_(self.neighbours.weight)
 
     @property
     def is_causal(self) -> bool:
@@ -360,6 +386,8 @@ class Backbone(nn.Module):
         """
         assert cache is None or (real_BT is None and segments_BT is None), "a cache reads one text"
         real_BT = torch.ones_like(ids_BT, dtype=torch.bool) if real_BT is None else real_BT
+        if self.settings.family == "bag":
+            return self.bag(ids_BT, real_BT=real_BT, segments_BT=segments_BT)
         is_causal = self.is_causal if is_causal is None else is_causal
         assert cache is None or is_causal, "only a causal text can be read bit by bit"
         start = 0 if cache is None else len(cache)
@@ -424,6 +452,30 @@ class Backbone(nn.Module):
             else:
                 turns = self.rotary_2PK[:, places_BT].unsqueeze(2)
         return Sight(is_causal=is_causal, mask=mask, turns=turns)
+
+    def bag(
+        self,
+        ids_BT: Int[Tensor, "B T"],
+        *,
+        real_BT: Bool[Tensor, "B T"],
+        segments_BT: Int[Tensor, "B T"] | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """The vector of every token, plus that of the pair which it makes with the one before."""
+        keys_BT = pair_key(ids_BT[:, :-1], ids_BT[:, 1:])
+        rows_BT = torch.searchsorted(self.pair_keys, keys_BT).clamp(max=len(self.pair_keys) - 1)
+        is_pair_BT = self.pair_keys[rows_BT] == keys_BT
+        is_pair_BT &= real_BT[:, :-1] & real_BT[:, 1:]
+        if segments_BT is not None:
+            is_pair_BT &= segments_BT[:, :-1] == segments_BT[:, 1:]
+        weights_BT1 = (repeats_weight(rows_BT) * is_pair_BT).unsqueeze(2)
+        pairs_BTD = self.neighbours(rows_BT) * weights_BT1
+        tokens_BTD = self.embedding(ids_BT) * repeats_weight(ids_BT).unsqueeze(2)
+        return self.dropout(tokens_BTD + F.pad(pairs_BTD, (0, 0, 1, 0)))
+
+    def know_pairs(self, keys: Int[Tensor, " known"]) -> None:
+        """Give these pairs of neighbours vectors, the smallest keys first."""
+        self.pair_keys.fill_(_NO_PAIR)
+        self.pair_keys[: len(keys)] = keys.sort().values
 
     def embed(
         self,

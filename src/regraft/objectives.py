@@ -17,12 +17,15 @@ from torch.nn import functional as F
 from regraft.batches import IGNORED, Batch
 from regraft.config import Settings
 from regraft.corruption import Corruption, Moment, build_corruption
-from regraft.heads import LanguageModelHead, Model, PairHead, ReplacedHead
+from regraft.heads import LanguageModelHead, Model, PairHead, ReplacedHead, pool
 from regraft.losses import chunk_rows, linear_cross_entropy
 from regraft.tokenizer import Tokenizer
 
 # Clark et al. 2020: how much more the discriminator's mean loss weighs than the generator's.
 DETECTION_WEIGHT = 50.0
+
+# How sharply the right half must stand out: similarities of vectors are divided by it.
+TEMPERATURE = 0.07
 
 # The loss in nats a token that is compared with the corpus' unigram entropy.
 TOKEN_LOSS = "loss"
@@ -168,11 +171,32 @@ def hybrid(corruption: Corruption, *, causal_share: float) -> Objective:
     return objective
 
 
+def contrast(model: Model, batch: Batch, moment: Moment) -> LossSum:
+    """Which second half belongs to this first half, among those of its group, and the reverse?
+
+    InfoNCE (van den Oord et al. 2018) on the mean vector, which a classifier will read, as in
+    DeCLUTR (Giorgi et al. 2020). Rows 2 i and 2 i + 1 are halves of one document, and targets are
+    the groups: wrong halves come from one's own group only, whatever else is in the batch.
+    """
+    hidden_BTD = model.backbone(batch.ids_BT, real_BT=batch.real_BT)
+    vectors_BD = F.normalize(pool(hidden_BTD, real_BT=batch.real_BT, pooling="mean"), dim=1)
+    groups_N = batch.targets[0::2]
+    scores_NN = vectors_BD[0::2] @ vectors_BD[1::2].T / TEMPERATURE
+    scores_NN = scores_NN.masked_fill(groups_N.unsqueeze(1) != groups_N, -torch.inf)
+    own_N = torch.arange(len(groups_N), device=scores_NN.device)
+    total = F.cross_entropy(scores_NN, own_N, reduction="sum")
+    total = total + F.cross_entropy(scores_NN.T, own_N, reduction="sum")
+    num_found = (scores_NN.argmax(dim=1) == own_N).sum()
+    return LossSum(total / 2, len(own_N), {"halves_found": Reading(num_found, len(own_N))})
+
+
 def build_objective(settings: Settings, *, tokenizer: Tokenizer) -> Objective:
     """The objective that the settings name, in the ids of this tokenizer."""
     wanted = settings.objective
     if wanted.kind == "causal":
         return causal
+    if wanted.kind == "contrast":
+        return contrast
     corruption = build_corruption(wanted, tokenizer=tokenizer)
     if wanted.kind == "masked":
         return masked(corruption)

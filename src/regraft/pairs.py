@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from regraft.batches import Batch, Rows, padded, text_rows
 from regraft.config import Settings
 from regraft.errors import ConfigError, DataError
+from regraft.halves import HalfRows
 from regraft.store import TokenStore
 from regraft.tokenizer import Tokenizer
 
@@ -37,8 +38,16 @@ _TRIES = 4
 
 
 def pretraining_rows(store: TokenStore, *, tokenizer: Tokenizer, settings: Settings) -> Rows:
-    """Rows as the objective reads them: running text, or pairs of sentences."""
+    """Rows as the objective reads them: running text, pairs of sentences, or halves of texts."""
     kind = settings.objective.kind
+    if kind == "contrast":
+        return HalfRows(
+            store,
+            tokenizer=tokenizer,
+            max_length=settings.data.max_length,
+            group_size=settings.objective.group_size,
+            seed=settings.train.seed,
+        )
     if kind == "bert" or kind == "sop":
         return PairRows(
             store,

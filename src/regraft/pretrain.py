@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from regraft.batches import Rows
 from regraft.checkpoint import kept_steps
 from regraft.config import (
@@ -27,7 +30,7 @@ from regraft.config import (
 )
 from regraft.errors import DataError
 from regraft.evaluate import readings
-from regraft.heads import Model, build_language_model, tell_frequencies
+from regraft.heads import Model, build_language_model, tell_frequencies, tell_pairs
 from regraft.ledger import size_for_budget
 from regraft.metrics import bits_per_byte, unigram_entropy
 from regraft.objectives import TOKEN_LOSS, Objective, build_objective, build_validation
@@ -38,8 +41,9 @@ from regraft.runtime import SILENT, Progress, device, matrix_speed, seeded
 from regraft.shards import source_fingerprint, write_store
 from regraft.store import TokenStore, is_store, open_store
 from regraft.text import read_documents
-from regraft.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+from regraft.tokenizer import Tokenizer, load_tokenizer
 from regraft.trainer import StepRecord, TrainState, build_state
+from regraft.vocabulary import train_tokenizer
 
 # Enough for a steady validation loss (its standard error is then about 0.03 nats), few enough to
 # cost seconds even with a vocabulary of 50,000. Their time counts against a budget in minutes.
@@ -57,9 +61,10 @@ LOG_EVERY = 10
 
 @dataclass(frozen=True)
 class PretrainResult:
-    """What a pre-training run gave; losses in nats a token.
+    """What a pre-training run gave; losses in nats a token, or of contrast in nats a document.
 
-    Bits per byte are known of causal models only: other losses are not those of a whole text.
+    Bits per byte are known of causal models only: other losses are not those of a whole text. With
+    the frequencies of tokens an objective is compared that predicts tokens.
     """
 
     run_dir: str
@@ -73,9 +78,9 @@ class PretrainResult:
     num_threads: int | None
     num_processes: int
     valid_loss: float
-    unigram_entropy: float
+    unigram_entropy: float | None
     bits_per_byte: float | None
-    beats_unigram: bool
+    beats_unigram: bool | None
     objective: str = "causal"
     readings: dict[str, float] = dataclasses.field(default_factory=dict)
 
@@ -135,19 +140,22 @@ def _pretrain(
 
     train_store, valid_store = _split(store, settings=settings, progress=progress)
     counts_V = train_store.counts(vocab_size=tokenizer.vocab_size)
-    predicted_V = counts_V.copy()
-    if settings.objective.kind != "causal":  # which predicts the ends of documents, too
-        predicted_V[sorted(tokenizer.special_ids)] = 0
-    entropy = unigram_entropy(predicted_V)
+    entropy = _entropy_to_beat(counts_V, kind=settings.objective.kind, tokenizer=tokenizer)
+    line = (
+        ""
+        if entropy is None
+        else f" Unigram entropy, the line to beat: {entropy:.3f} nats a token."
+    )
     progress.say(
         f"{store.num_documents:,} documents, {store.num_tokens:,} tokens, vocabulary "
-        f"{tokenizer.vocab_size:,}. Unigram entropy, the line to beat: {entropy:.3f} nats a token."
+        f"{tokenizer.vocab_size:,}.{line}"
     )
     with seeded(settings.train.seed, stream="weights"):
         model = build_language_model(
             settings.model, vocab_size=tokenizer.vocab_size, objective=settings.objective
         )
     tell_frequencies(model, counts_V)
+    tell_pairs(model, train_store)
     rows = pretraining_rows(train_store, tokenizer=tokenizer, settings=settings)
     state = build_state(model.to(device()), settings=settings.train, num_rows=len(rows.lengths))
     try:
@@ -190,12 +198,24 @@ def _pretrain(
         valid_loss=valid_loss,
         unigram_entropy=entropy,
         bits_per_byte=found.get("valid_bits_per_byte"),
-        beats_unigram=valid_loss < entropy,
+        beats_unigram=None if entropy is None else valid_loss < entropy,
         objective=settings.objective.kind,
         readings=found,
     )
     folder.finish(dataclasses.replace(info, result=result.to_dict()), model=model)
     return result
+
+
+def _entropy_to_beat(
+    counts_V: NDArray[np.int64], *, kind: str, tokenizer: Tokenizer
+) -> float | None:
+    """Nats a token of who knows frequencies only; None where no tokens are predicted."""
+    if kind == "contrast":
+        return None
+    predicted_V = counts_V.copy()
+    if kind != "causal":  # which predicts the ends of documents, too
+        predicted_V[sorted(tokenizer.special_ids)] = 0
+    return unigram_entropy(predicted_V)
 
 
 @dataclass(frozen=True)
@@ -405,6 +425,8 @@ def _told(found: dict[str, float]) -> str:
         told = f"{told.rstrip()} = {found['valid_bits_per_byte']:.2f} bits/byte  "
     if "valid_pair_accuracy" in found:
         told += f"pairs {found['valid_pair_accuracy']:.0%}  "
+    if "valid_halves_found" in found:
+        told += f"halves {found['valid_halves_found']:.0%}  "
     if "valid_found" in found:
         told += f"found {found['valid_found']:.0%}  "
     return told

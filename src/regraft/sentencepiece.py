@@ -11,6 +11,8 @@ from typing import Any, NoReturn
 
 from regraft.errors import DataError
 
+SPACE = "\u2581"  # the mark that stands for a space
+
 
 @dataclass(frozen=True)
 class SentencePiece:

@@ -30,6 +30,8 @@ STORE_NAME = "store.json"
 # Shards mapped at once: each keeps a file open, and systems allow a thousand or so.
 _MOST_MAPPED = 256
 _COUNT_BLOCK = 1_000_000  # tokens counted at once
+# Pairs of neighbours that are counted at once, at most.
+_MOST_PAIRS = 20_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +110,21 @@ class TokenStore:
             counts += np.bincount(block, minlength=vocab_size)
         counts[self.read(0, 1)[0]] -= self.num_documents
         return counts
+
+    def frequent_pairs(self, *, num_pairs: int, min_count: int) -> NDArray[np.int64]:
+        """(first, second) of the most frequent pairs of neighbours, seen so often at least."""
+        keys, counts = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        for start in range(0, self.num_tokens, _COUNT_BLOCK):
+            block = self.read(start, min(start + _COUNT_BLOCK + 1, self.num_tokens))
+            block = block.astype(np.int64)
+            found, num_found = np.unique((block[:-1] << 32) + block[1:], return_counts=True)
+            keys, places = np.unique(np.concatenate([keys, found]), return_inverse=True)
+            counts = np.bincount(places, weights=np.concatenate([counts, num_found]))
+            if len(keys) > _MOST_PAIRS:  # those seen once so far are the least likely to matter
+                keys, counts = keys[counts > 1], counts[counts > 1]
+        order = np.argsort(-counts, kind="stable")[:num_pairs]
+        keys = keys[order[counts[order] >= min_count]]
+        return np.stack([keys >> 32, keys & 0xFFFFFFFF], axis=1)
 
     def split(self, *, share: float, seed: int) -> tuple["TokenStore", "TokenStore"]:
         """(rest, held out): whole documents, drawn by seed, in their order."""

@@ -1,16 +1,14 @@
-"""Which ids does a text have? Tokenizers trained here, loaded from JSON, or taken from the lab.
+"""Which ids does a text have? A tokenizer, loaded from its JSON or from the lab's files.
 
-Comes in: texts, a tokenizer.json, or the lab's dict.txt with its SentencePiece model. Goes out: a
+Comes in: a tokenizer.json, or the lab's dict.txt with its SentencePiece model. Goes out: a
 `Tokenizer` that one tokenizer.json holds completely; of one from elsewhere, tokenizer_config.json
-names the special tokens. Knows no torch, no batches, no padding.
+names the special tokens. Knows no training, no torch, no batches, no padding.
 """
 
-import heapq
 import json
 import os
-import random
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,19 +16,17 @@ from typing import Any
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, decoders, models, pre_tokenizers
 
-from regraft.config import TokenizerSettings
-from regraft.errors import ConfigError, DataError, RunFolderError
-from regraft.runtime import SILENT, Progress, fingerprint, write_json, write_text
-from regraft.sentencepiece import SentencePiece, parse_sentencepiece, refuse_lab
+from regraft.errors import DataError, RunFolderError
+from regraft.lab_tokenizer import LAB_DICT_NAME, LAB_SPECIAL_TOKENS, load_lab_tokenizer
+from regraft.runtime import fingerprint, write_json, write_text
+from regraft.sentencepiece import SPACE
 
 FILE_NAME = "tokenizer.json"
 ROLES_NAME = "tokenizer_config.json"
-LAB_DICT_NAME = "dict.txt"
 
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>", "<mask>", "<sep>")
-LAB_SPECIAL_TOKENS = ("<sos>", "<pad>", "<eos>", "<oov>")
 # The names under which each role is known: ours, then the lab's.
 _PAD, _UNKNOWN, _START, _END = ("<pad>",), ("<unk>", "<oov>"), ("<s>", "<sos>"), ("</s>", "<eos>")
 _MASK, _SEPARATOR = ("<mask>",), ("<sep>",)
@@ -53,11 +49,9 @@ _WORDS = (
     r"| ?[\p{L}\p{M}]{1,24}| ?\p{N}{1,24}| ?[^\s\p{L}\p{M}\p{N}]{1,24}"
     r"|\s{1,24}(?!\S)|\s{1,24}"
 )
-_SAMPLE_CHUNK = 10_000  # characters; a document as long as a novel is sampled in such parts
 _ENCODE_CHUNK = 1_000  # texts; bounds the memory of the library's rich encodings
 # What a sentence ends with, in the scripts that have such a mark.
 _STOPS = (".", "!", "?", "\u2026", "\u3002", "\uff01", "\uff1f", "\u0964", "\u061f")
-_SPACE = "\u2581"  # the mark SentencePiece puts for a space
 
 
 # The library warns when a process forks after its threads have run, and threads in the child could
@@ -82,7 +76,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Tokenizer:
-    """Text to ids and back. Made by `train_tokenizer`, `load_tokenizer` or `load_lab_tokenizer`."""
+    """Text to ids and back. Made by `train_tokenizer` or `load_tokenizer`."""
 
     def __init__(
         self,
@@ -133,7 +127,7 @@ class Tokenizer:
         and lets nothing but blank space continue over a space or a newline.
         """
         layout = json.loads(self._inner.to_str())
-        words = json.loads(_byte_level(models.BPE()).to_str())["pre_tokenizer"]
+        words = json.loads(byte_level(models.BPE()).to_str())["pre_tokenizer"]
         return (
             layout["pre_tokenizer"] == words
             and layout["normalizer"] is None
@@ -156,7 +150,7 @@ class Tokenizer:
         """The ids of many texts, on all cores; no special tokens are added."""
         rows: list[list[int]] = []
         for start in range(0, len(texts), _ENCODE_CHUNK):
-            chunk = [_without_surrogates(text) for text in texts[start : start + _ENCODE_CHUNK]]
+            chunk = [without_surrogates(text) for text in texts[start : start + _ENCODE_CHUNK]]
             encodings = self._inner.encode_batch_fast(chunk, add_special_tokens=False)
             rows.extend(encoding.ids for encoding in encodings)
         return rows
@@ -270,7 +264,20 @@ def _frame(inner: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...
     return tuple(encoding.ids[:first]), tuple(encoding.ids[stop:])
 
 
-def _without_surrogates(text: str) -> str:
+def byte_level(model: models.Model) -> tokenizers.Tokenizer:
+    """A model that reads the bytes of words, as all that are trained here do."""
+    inner = tokenizers.Tokenizer(model)
+    inner.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_WORDS), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    inner.decoder = decoders.ByteLevel()
+    return inner
+
+
+def without_surrogates(text: str) -> str:
     """A JSON file may hold half a surrogate pair, which is no character: shown as U+FFFD."""
     try:
         text.encode("utf-8")
@@ -288,11 +295,11 @@ def _byte_characters() -> dict[str, int]:
     return table
 
 
-_BYTES = _byte_characters()
+BYTES = _byte_characters()
 
 
 def _bytes_of(name: str) -> bytes:
-    return bytes(_BYTES[character] for character in name)
+    return bytes(BYTES[character] for character in name)
 
 
 def _is_of_word(character: str) -> bool:
@@ -311,7 +318,7 @@ def _readable_bytes(name: str) -> str:
     except UnicodeDecodeError:
         return "".join(chr(byte) if 0x21 <= byte < 0x7F else f"<{byte:02X}>" for byte in data)
     shown = (
-        _SPACE
+        SPACE
         if character == " "
         else character
         if character.isprintable()
@@ -321,179 +328,45 @@ def _readable_bytes(name: str) -> str:
     return "".join(shown)
 
 
-def train_tokenizer(
-    texts: Iterable[str], *, settings: TokenizerSettings, progress: Progress = SILENT
-) -> Tokenizer:
-    """Learn a vocabulary; the same texts and settings give the same tokenizer.
-
-    All three kinds work on the bytes of words, so any text round-trips and no token is unknown.
-    Little text ends in a vocabulary smaller than asked.
-    """
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    smallest = len(SPECIAL_TOKENS) + len(alphabet)
-    if settings.size < smallest:
-        raise ConfigError(
-            f"tokenizer.size: {settings.size} is too small.",
-            f"{len(alphabet)} bytes and {len(SPECIAL_TOKENS)} special tokens need {smallest}.",
-            remedy=f"Give {smallest} or more.",
-        )
-    sample = _sample(texts, max_bytes=settings.sample_bytes, progress=progress)
-    if not any(chunk.strip() for chunk in sample):
-        raise DataError(
-            "There is no text to train a tokenizer on.",
-            "All documents are empty.",
-            remedy="Check the files and the name of their text column.",
-        )
-    model, trainer = _learner(settings, alphabet=alphabet)
-    inner = _byte_level(model)
-    progress.start(f"training a tokenizer of {settings.size:,} tokens", total=None)
-    try:
-        inner.train_from_iterator(sample, trainer=trainer, length=len(sample))
-    finally:
-        progress.finish()
-    if settings.kind == "unigram":
-        inner.model = _reproducible_unigram(inner, sample)
-    return Tokenizer(inner, source="just trained")
-
-
-def numbered_tokenizer(vocab_size: int) -> Tokenizer:
-    """A vocabulary of special tokens and bare numbers: for measurements, where no text is read."""
-    names = [*SPECIAL_TOKENS, *(f" {number}" for number in range(len(SPECIAL_TOKENS), vocab_size))]
-    ids = {name: number for number, name in enumerate(names)}
-    inner = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=_UNKNOWN[0]))
-    inner.add_special_tokens([AddedToken(name, special=True) for name in SPECIAL_TOKENS])
-    return Tokenizer(inner, source="made of numbers")
-
-
-def _byte_level(model: models.Model) -> tokenizers.Tokenizer:
-    inner = tokenizers.Tokenizer(model)
-    inner.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_WORDS), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    inner.decoder = decoders.ByteLevel()
-    return inner
-
-
-def _learner(
-    settings: TokenizerSettings, *, alphabet: list[str]
-) -> tuple[models.Model, trainers.Trainer]:
-    special = list(SPECIAL_TOKENS)
-    unknown = _UNKNOWN[0]
-    if settings.kind == "unigram":
-        return models.Unigram(), trainers.UnigramTrainer(
-            vocab_size=settings.size,
-            special_tokens=special,
-            initial_alphabet=alphabet,
-            unk_token=unknown,
-            show_progress=False,
-        )
-    if settings.kind == "wordpiece":
-        # No "##": a piece inside a word and one at its start share an id, since the space before a
-        # word is itself a byte of the word; and so 256 bytes are enough to leave nothing unknown.
-        model = models.WordPiece(unk_token=unknown, continuing_subword_prefix="")
-        return model, trainers.WordPieceTrainer(
-            vocab_size=settings.size,
-            special_tokens=special,
-            initial_alphabet=alphabet,
-            min_frequency=2,
-            continuing_subword_prefix="",
-            show_progress=False,
-        )
-    return models.BPE(), trainers.BpeTrainer(
-        vocab_size=settings.size,
-        special_tokens=special,
-        initial_alphabet=alphabet,
-        min_frequency=2,
-        show_progress=False,
-    )
-
-
-def _reproducible_unigram(inner: tokenizers.Tokenizer, sample: list[str]) -> models.Unigram:
-    """The trained model with scores and ids that do not hang on the library's hash order.
-
-    It sums in random order (scores differ in the 15th digit) and ranks unseen bytes at random.
-    """
-    vocabulary = json.loads(inner.to_str())["model"]["vocab"]
-    num_special = len(SPECIAL_TOKENS)
-    seen = {byte for chunk in sample for byte in set(_without_surrogates(chunk).encode("utf-8"))}
-    unseen = {character for character, byte in _BYTES.items() if byte not in seen}
-    scores = {piece: round(score, 9) for piece, score in vocabulary[num_special:]}
-    lowest = min(score for piece, score in scores.items() if piece not in unseen)
-    scores.update(dict.fromkeys(unseen, lowest))
-    ranked = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
-    special = [(piece, 0.0) for piece in SPECIAL_TOKENS]
-    return models.Unigram([*special, *ranked], unk_id=special.index((_UNKNOWN[0], 0.0)))
-
-
-def _sample(texts: Iterable[str], *, max_bytes: int, progress: Progress) -> list[str]:
-    """Parts of the texts, chosen evenly in one pass: each draws a key, the smallest keys stay."""
-    generator = random.Random(0)
-    kept: list[tuple[float, int, str]] = []  # a heap, the largest key first
-    num_bytes = 0
-    highest = 1.0
-    progress.start("reading text for the tokenizer", total=None)
-    try:
-        for index, chunk in enumerate(_chunks(texts, progress=progress)):
-            key = generator.random()
-            if key >= highest:
-                continue
-            heapq.heappush(kept, (-key, index, chunk))
-            num_bytes += _num_bytes(chunk)
-            while num_bytes > max_bytes and len(kept) > 1:
-                negative_key, _, dropped = heapq.heappop(kept)
-                highest = -negative_key
-                num_bytes -= _num_bytes(dropped)
-    finally:
-        progress.finish()
-    return [chunk for _, _, chunk in sorted(kept, key=lambda entry: entry[1])]
-
-
-def _num_bytes(text: str) -> int:
-    return len(text.encode("utf-8", "surrogatepass"))
-
-
-def _chunks(texts: Iterable[str], *, progress: Progress) -> Iterator[str]:
-    for text in texts:
-        start = 0
-        while start < len(text):
-            end = min(start + _SAMPLE_CHUNK, len(text))
-            # Cut before a space, so that no word is cut in two; a text without one is cut anywhere.
-            if end < len(text) and (space := text.rfind(" ", start + 1, end)) > 0:
-                end = space
-            yield _without_surrogates(text[start:end])
-            start = end
-        progress.advance()
-
-
 def load_tokenizer(path: str | Path) -> Tokenizer:
     """A tokenizer.json, a folder that holds one, or the lab's dict.txt or its folder."""
-    path = Path(path)
+    try:
+        return _load(Path(path))
+    except OSError as error:
+        raise DataError(
+            f"Cannot read the tokenizer {error.filename}: {error.strerror}.",
+            remedy="Check the path.",
+        ) from error
+
+
+def _load(path: Path) -> Tokenizer:
     # Not Path.is_dir, which raises for a name too long.
     if os.path.isdir(path):
         if (path / FILE_NAME).is_file():
             return _load_json(path / FILE_NAME)
         if (path / LAB_DICT_NAME).is_file():
-            return _load_lab_folder(path / LAB_DICT_NAME)
+            return _load_lab(path / LAB_DICT_NAME)
         raise RunFolderError(
             f"The folder {path} holds no tokenizer.",
             f"Expected {FILE_NAME}, or the lab's {LAB_DICT_NAME} and SentencePiece model.",
             remedy="Give a run folder, or train one with `regraft tokenizer train`.",
         )
     if path.suffix == ".txt" and os.path.isfile(path):
-        return _load_lab_folder(path)
+        return _load_lab(path)
     return _load_json(path)
 
 
+def _load_lab(dict_path: Path) -> Tokenizer:
+    return Tokenizer(load_lab_tokenizer(dict_path), source=str(dict_path))
+
+
 def _load_json(path: Path) -> Tokenizer:
-    text = _read(path).decode("utf-8", "replace")
+    text = path.read_bytes().decode("utf-8", "replace")
     special_tokens: Mapping[str, Any] = {}
     roles_path = path.with_name(ROLES_NAME)
     if roles_path.is_file():
         try:
-            special_tokens = json.loads(_read(roles_path))
+            special_tokens = json.loads(roles_path.read_bytes())
             _named_tokens(special_tokens)
         except (ValueError, AttributeError, KeyError, TypeError) as error:
             raise DataError(
@@ -528,84 +401,3 @@ def _named_tokens(values: Mapping[str, Any]) -> dict[str, str]:
         key: values[key] if isinstance(values[key], str) else str(values[key]["content"])
         for key in sorted(keys)
     }
-
-
-def _load_lab_folder(dict_path: Path) -> Tokenizer:
-    found = sorted(dict_path.parent.glob("sentencepiece*.model"))
-    if len(found) != 1:
-        raise DataError(
-            f"{len(found)} files named sentencepiece*.model lie beside {dict_path}.",
-            "The lab's vocabulary needs exactly one.",
-            remedy="Put the model the text was split with beside it.",
-        )
-    return load_lab_tokenizer(dict_path, sentencepiece_path=found[0])
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DataError(
-            f"Cannot read the tokenizer {path}: {error.strerror}.",
-            remedy="Check the path.",
-        ) from error
-
-
-def load_lab_tokenizer(dict_path: Path, *, sentencepiece_path: Path) -> Tokenizer:
-    """The lab's vocabulary: four special ids, then the lines of dict.txt; the model splits text."""
-    model = parse_sentencepiece(_read(sentencepiece_path), path=sentencepiece_path)
-    lines = _read(dict_path).decode("utf-8", "replace").split("\n")
-    pieces = [line.split(" ")[0].rstrip("\r") for line in lines if line.strip("\r")]
-    ids = {piece: rank for rank, piece in enumerate([*LAB_SPECIAL_TOKENS, *pieces])}
-    if len(ids) != len(LAB_SPECIAL_TOKENS) + len(pieces):
-        refuse_lab(dict_path, "names a piece twice, or a special token")
-    missing = [piece for piece in model.ranks if piece not in ids]
-    if missing:
-        refuse_lab(
-            dict_path,
-            f"lacks {len(missing):,} pieces of {sentencepiece_path.name}, such as {missing[0]!r}",
-        )
-    inner = tokenizers.Tokenizer(
-        models.BPE(
-            vocab=ids,
-            merges=_merges(model.ranks),
-            unk_token=LAB_SPECIAL_TOKENS[3],
-            fuse_unk=True,
-        )
-    )
-    inner.normalizer = _sentencepiece_normalizer(model)
-    inner.pre_tokenizer = pre_tokenizers.Metaspace(
-        replacement=_SPACE,
-        prepend_scheme="never",
-        split=not any(_SPACE in piece[1:] for piece in model.ranks),
-    )
-    inner.decoder = decoders.Sequence(
-        [decoders.Replace(_SPACE, " "), decoders.Fuse(), decoders.Strip(" ", left=1, right=0)]
-    )
-    inner.add_special_tokens([AddedToken(name, special=True) for name in LAB_SPECIAL_TOKENS])
-    return Tokenizer(inner, source=str(dict_path))
-
-
-def _merges(ranks: dict[str, int]) -> list[tuple[str, str]]:
-    """SentencePiece joins the neighbours whose joint piece ranks best, however it may be split."""
-    return [
-        (piece[:cut], piece[cut:])
-        for piece in sorted(ranks, key=ranks.__getitem__)
-        for cut in range(1, len(piece))
-        if piece[:cut] in ranks and piece[cut:] in ranks
-    ]
-
-
-def _sentencepiece_normalizer(model: SentencePiece) -> normalizers.Normalizer:
-    steps: list[normalizers.Normalizer] = []
-    if model.charsmap:
-        # The library maps by grapheme, SentencePiece by longest match: an accent on a character
-        # with a mapping of its own ("…" or a script letter) may differ. Measured 2026-11-15: one
-        # of 60,000 French documents, none of the lab's 4,000 reviews.
-        steps.append(normalizers.Precompiled(model.charsmap))
-    if model.removes_extra_spaces:
-        steps.append(normalizers.Replace(Regex(rf"\A +|[ {_SPACE}]+\z"), ""))
-        steps.append(normalizers.Replace(Regex(" {2,}"), " "))
-    if model.adds_space_before:
-        steps.append(normalizers.Prepend(_SPACE))
-    return normalizers.Sequence(steps)

@@ -10,17 +10,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from regraft.config import (
-    DEFAULT_PRESET,
-    PRESET_HELP,
-    SIZES,
-    DataSettings,
-    Recipe,
-    Settings,
-    parse_assignments,
-    resolve,
-    setting_help,
-)
+from regraft.assignments import parse_assignments
+from regraft.config import DataSettings, Settings, resolve, setting_help
+from regraft.presets import DEFAULT_PRESET, PRESET_HELP, SIZES, Recipe
 
 
 def _setting(key: str, flag: str, metavar: str | None = None) -> Any:

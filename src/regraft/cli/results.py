@@ -107,13 +107,19 @@ def show_pretrained(result: "PretrainResult") -> None:
             ("padding", f"{result.padding_share:.1%}"),
             ("objective", result.objective),
             ("valid loss", f"{result.valid_loss:.3f}"),
-            ("to beat (unigram entropy)", f"{result.unigram_entropy:.3f}"),
+            *_to_beat(result),
             *_told_readings(result),
             ("run folder", result.run_dir),
         ],
     )
-    if not result.beats_unigram:
+    if result.beats_unigram is False:
         terminal.show_line("The model is no better than word frequencies: train longer.")
+
+
+def _to_beat(result: "PretrainResult") -> list[tuple[str, str]]:
+    if result.unigram_entropy is None:
+        return []
+    return [("to beat (unigram entropy)", f"{result.unigram_entropy:.3f}")]
 
 
 def _told_readings(result: "PretrainResult") -> list[tuple[str, str]]:
@@ -122,6 +128,7 @@ def _told_readings(result: "PretrainResult") -> list[tuple[str, str]]:
         "valid_causal_loss": ("valid loss, causal", "{:.3f}"),
         "valid_pair_accuracy": ("pairs judged rightly (half by chance)", "{:.1%}"),
         "valid_detection_loss": ("detection loss", "{:.3f}"),
+        "valid_halves_found": ("second halves found in their group", "{:.1%}"),
         "valid_found": ("replaced tokens found", "{:.1%}"),
         "valid_false_alarms": ("original tokens called replaced", "{:.1%}"),
         "valid_bits_per_byte": ("bits per byte", "{:.3f}"),

@@ -138,6 +138,11 @@ def _positions(chosen: "Settings", *, run: Path | None, length: int | None) -> "
     if model.family == "modern":
         width = model.width // model.num_heads
         return explain.rotary_picture(width=width, length=length or 128)
+    if model.family == "bag":
+        raise ConfigError(
+            "A bag has no positions: it knows which tokens are neighbours, and not where.",
+            remedy="Take --preset lab, bert or modern.",
+        )
     if model.family == "foreign":
         raise ConfigError(
             f"{run} came from Hugging Face; its positions are those of its own code.",

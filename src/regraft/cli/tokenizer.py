@@ -7,7 +7,8 @@ import typer
 
 from regraft.cli import options, terminal
 from regraft.cli.options import data_flags, settings_from
-from regraft.config import DEFAULT_PRESET, setting_help
+from regraft.config import setting_help
+from regraft.presets import DEFAULT_PRESET
 
 
 def train(
@@ -44,7 +45,7 @@ def train(
       regraft tokenizer train reviews.txt --size 8192 --out runs/tokenizer.json
     """
     from regraft.text import read_documents
-    from regraft.tokenizer import train_tokenizer
+    from regraft.vocabulary import train_tokenizer
 
     flags = data_flags(text=text, encoding=encoding, documents=documents)
     settings = settings_from(

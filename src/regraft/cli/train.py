@@ -11,8 +11,10 @@ import typer
 
 from regraft.cli import options, results, terminal
 from regraft.cli.options import data_flags, settings_from, train_flags
-from regraft.config import ARMS
+from regraft.config import Settings
 from regraft.errors import ConfigError
+from regraft.presets import ARMS
+from regraft.runtime import Progress
 
 SCRATCH = "scratch"
 _BASES = "Pre-trained run folder, Hugging Face folder, or the lab's .pt file"
@@ -175,13 +177,15 @@ def finetune(
                     f"{flag} {value} cannot change the {what} of the base {base}.",
                     remedy=f"Leave {flag} away, or start from --base {SCRATCH}.",
                 )
+    base_path = None if base == SCRATCH else Path(base)
+    _check_preset(base_path, preset=preset, config=config)
     settings = settings_from(
         "finetune",
         preset=preset,
         size=size,
         config=config,
         assignments=assignments,
-        base=None if base == SCRATCH else Path(base),
+        base=base_path,
         flags={
             **data_flags(text=text, label=label, encoding=encoding),
             **train_flags(
@@ -196,8 +200,9 @@ def finetune(
     from regraft.finetune import finetune as run
 
     with terminal.progress_on_stderr(quiet=quiet) as progress:
+        _tell_assumed(base_path, settings=settings, progress=progress)
         result = run(
-            base=None if base == SCRATCH else Path(base),
+            base=base_path,
             train=train,
             valid=valid,
             out=out,
@@ -266,6 +271,7 @@ def compare(
       regraft compare --base runs/base --train train.csv --valid valid.csv --test test.csv \\
         --seeds 3 --out runs/comparison
     """
+    _check_preset(base, preset=preset, config=config)
     settings = settings_from(
         "finetune",
         preset=preset,
@@ -283,6 +289,7 @@ def compare(
     from regraft.report import comparison_to_dict, write_report
 
     with terminal.progress_on_stderr(quiet=quiet) as progress:
+        _tell_assumed(base, settings=settings, progress=progress)
         comparison = run(
             base=base,
             train=train,
@@ -302,6 +309,23 @@ def compare(
         terminal.show_json(comparison_to_dict(comparison))
     else:
         results.show_comparison(comparison, report_path=written["report.html"])
+
+
+def _check_preset(base: Path | None, *, preset: str | None, config: Path | None) -> None:
+    """Where neither a flag nor a file chooses the preset, the base does."""
+    if base is not None and preset is None and config is None:
+        from regraft.bases import check_preset
+
+        check_preset(base)
+
+
+def _tell_assumed(base: Path | None, *, settings: Settings, progress: Progress) -> None:
+    from regraft.bases import assumed_heads
+
+    note = None if base is None else assumed_heads(base, settings=settings)
+    # Under torchrun every process is here.
+    if note is not None and os.environ.get("RANK", "0") == "0":
+        progress.say(note)
 
 
 def import_(
@@ -333,7 +357,7 @@ def import_(
     Example:
       regraft import pretrained_model_4layers.pt --tokenizer cls-books --out runs/lab
     """
-    from regraft.bases import import_lab_file
+    from regraft.bases import assumed_heads, import_lab_file
 
     run = import_lab_file(file, out=out, tokenizer_path=tokenizer, num_heads=heads)
     num_parameters = sum(parameter.numel() for parameter in run.model.parameters())
@@ -344,6 +368,8 @@ def import_(
         terminal.show_message(
             f"{out} holds a {run.info.kind} with {num_parameters:,} parameters from {file}."
         )
+        if heads is None and (note := assumed_heads(file, settings=run.settings)):
+            terminal.show_message(note)
 
 
 def demo(

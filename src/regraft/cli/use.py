@@ -33,6 +33,7 @@ def evaluate(
     """
     from regraft.evaluate import evaluate as run_evaluate
 
+    _check_finetuned(run)
     data = data_of(run, data_flags(text=text, label=label, encoding=encoding))
     with terminal.progress_on_stderr(quiet=quiet) as progress:
         evaluation = run_evaluate(run, file, data=data, progress=progress)
@@ -74,6 +75,7 @@ def predict(
     from regraft.runtime import write_text
     from regraft.text import read_documents
 
+    _check_finetuned(run)
     data = data_of(run, data_flags(text=text, encoding=encoding, documents=documents))
     texts = [item.text for item in read_documents([file], data=data)]
     classifier = load_classifier(run)
@@ -139,6 +141,7 @@ def generate(
     from regraft.generate import generate as run_generate
     from regraft.runfolder import load_run
 
+    _check_pretrained(run, task="text-generation")
     loaded = load_run(run, kind="language-model")
     texts = [
         run_generate(
@@ -175,6 +178,7 @@ def fill(
     """
     from regraft.generate import fill as run_fill
 
+    _check_pretrained(run, task="fill-mask")
     guessed = run_fill(run, text, top=top)
     if json:
         terminal.show_json([[guess.to_dict() for guess in place] for place in guessed])
@@ -182,6 +186,27 @@ def fill(
     for number, place in enumerate(guessed, start=1):
         rows = [(guess.token, f"{guess.probability:.1%}") for guess in place]
         terminal.show_table([f"<mask> {number}", "probability"], rows)
+
+
+def _check_finetuned(run: Path) -> None:
+    from regraft.bases import check_run_folder
+
+    check_run_folder(
+        run,
+        expected="A model from elsewhere knows no labels yet.",
+        remedy=f"Run `regraft finetune --base {run} --train FILE --out RUN`, and give RUN.",
+    )
+
+
+def _check_pretrained(run: Path, *, task: str) -> None:
+    from regraft.bases import check_run_folder
+
+    check_run_folder(
+        run,
+        expected="A model from elsewhere is fine-tuned here, and asked for no text.",
+        remedy="Give a run folder of `regraft pretrain`, or ask this model in Python: "
+        f'transformers.pipeline("{task}", model="{run}").',
+    )
 
 
 def _record(text: str, labels: Sequence[str], probabilities: Sequence[float]) -> dict[str, Any]:

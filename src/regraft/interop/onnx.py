@@ -117,7 +117,7 @@ def export_onnx(
         cost = None
         if int8:
             progress.start("quantising and measuring", total=None)
-            _write_int8(folder)
+            _write_int8(run.model, folder)
             cost = _int8_cost(run, folder, texts=texts, targets=targets)
             progress.finish()
         result = ExportResult(str(out), "onnx", (parity,), int8=cost)
@@ -163,8 +163,13 @@ def _write_graph(model: Model, path: Path) -> None:
     # Every node says which line of which file on this machine it comes from: nobody's business.
     for node in program.model.graph.all_nodes():
         node.metadata_props.clear()
-    num_bytes = sum(tensor.nbytes for tensor in model.state_dict().values())
-    program.save(path, external_data=num_bytes > _MAX_BYTES)
+    program.save(path, external_data=_is_large(model))
+
+
+def _is_large(model: Model) -> bool:
+    """Too large for one file?"""
+    num_bytes: int = sum(tensor.nbytes for tensor in model.state_dict().values())
+    return num_bytes > _MAX_BYTES
 
 
 @contextlib.contextmanager
@@ -274,7 +279,7 @@ class _Session:
         return best[real_BT] if self.is_of_tokens else best
 
 
-def _write_int8(folder: Path) -> None:
+def _write_int8(model: Model, folder: Path) -> None:
     onnx = needed("onnx", extra="onnx")
     quantization = needed("onnxruntime.quantization", extra="onnx")
     graph = onnx.load(folder / MODEL_NAME)
@@ -289,6 +294,7 @@ def _write_int8(folder: Path) -> None:
             folder / INT8_NAME,
             per_channel=True,
             weight_type=quantization.QuantType.QUInt8,
+            use_external_data_format=_is_large(model),
         )
 
 
@@ -341,8 +347,13 @@ def _int8_cost(
         agreement=num_same / num_answers,
         largest_difference=largest,
         speed_ratio=seconds["fp32"] / seconds["int8"],
-        num_bytes=paths["int8"].stat().st_size,
-        num_bytes_fp32=paths["fp32"].stat().st_size,
+        num_bytes=_num_bytes(paths["int8"]),
+        num_bytes_fp32=_num_bytes(paths["fp32"]),
         accuracy=accuracy["int8"],
         accuracy_fp32=accuracy["fp32"],
     )
+
+
+def _num_bytes(path: Path) -> int:
+    """Of a graph, with the weights that lie beside it if it is large."""
+    return sum(part.stat().st_size for part in path.parent.glob(f"{path.name}*"))

@@ -12,16 +12,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from regraft.config import ModelSettings
+from regraft.config import ModelSettings, generator_settings
 from regraft.errors import ConfigError
-from regraft.heads import (
-    ClassifierHead,
-    LanguageModelHead,
-    Model,
-    PairHead,
-    ReplacedHead,
-    generator_settings,
-)
+from regraft.heads import ClassifierHead, LanguageModelHead, Model, PairHead, ReplacedHead
 from regraft.interop.renaming import (
     Tensors,
     bert_block_tensors,

@@ -1,0 +1,96 @@
+"""Training a vocabulary: the same text gives the same one, in the size asked; none is refused."""
+
+import pytest
+
+from regraft import vocabulary
+from regraft.config import TokenizerSettings
+from regraft.errors import ConfigError, DataError
+from regraft.runtime import SILENT
+from regraft.tokenizer import SPECIAL_TOKENS, Tokenizer
+from regraft.vocabulary import numbered_tokenizer, train_tokenizer
+
+KINDS = ("bpe", "unigram", "wordpiece")
+TEXTS = [
+    f"{opening} {subject} {verb} {ending}"
+    for opening in ("Il me semble que", "On dirait que", "Hélas,", "It's true:")
+    for subject in ("la première scène", "le héros", "cet été", "the reader's cat")
+    for verb in ("déçoit", "enchante", "n'amuse pas", "doesn't move")
+    for ending in ("tout le monde.", "l'œil !", "0, 12 ou 345 fois…", "at all?")
+]
+
+
+def trained(kind: str, *, size: int = 400, texts: list[str] = TEXTS) -> Tokenizer:
+    return train_tokenizer(texts, settings=TokenizerSettings(kind=kind, size=size))
+
+
+def test_numbered_tokenizer_has_the_size_asked_for():
+    numbered = numbered_tokenizer(40)
+    assert numbered.vocab_size == 40
+    assert numbered.tokens(range(6)) == list(SPECIAL_TOKENS)
+    assert numbered.special_ids == frozenset(range(6))
+    assert (numbered.mask_id, numbered.separator_id) == (4, 5)
+    # Every number is a word of its own.
+    assert not numbered.word_joints()[0].any()
+    assert not numbered.sentence_ends().any()
+
+
+def test_frequent_words_are_single_tokens():
+    bpe = trained("bpe")
+    assert len(bpe.encode(" héros")) == 1
+    assert len(bpe.encode(" doesn't")) == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_is_reproducible(kind):
+    once = trained(kind).fingerprint
+    assert trained(kind).fingerprint == once
+    assert trained(kind, size=270).fingerprint != once
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_keeps_to_the_size_and_ends_smaller_with_little_text(kind):
+    assert trained(kind, size=270).vocab_size == 270
+    assert trained(kind, size=5000, texts=["ab ab ac ac"]).vocab_size < 270
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_prints_nothing(kind, capfd):
+    trained(kind)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_training_refuses_a_size_below_the_bytes():
+    with pytest.raises(ConfigError, match=r"tokenizer.size: 100 is too small. .* need 262"):
+        trained("bpe", size=100)
+
+
+@pytest.mark.parametrize("texts", [[], ["", "  \n"]])
+def test_training_refuses_no_text(texts):
+    with pytest.raises(DataError, match="no text to train a tokenizer on"):
+        trained("bpe", texts=texts)
+
+
+def test_sample_is_even_capped_and_the_same_each_time():
+    texts = [f"document {row:05d}" for row in range(4000)]
+    sample = vocabulary._sample(iter(texts), max_bytes=8000, progress=SILENT)
+    assert 7900 <= sum(len(text) for text in sample) <= 8000
+    rows = [int(text.split()[1]) for text in sample]
+    assert rows == sorted(rows)
+    for quarter in range(4):
+        inside = [row for row in rows if row // 1000 == quarter]
+        assert len(inside) == pytest.approx(len(rows) / 4, rel=0.25)
+    assert sample == vocabulary._sample(texts, max_bytes=8000, progress=SILENT)
+
+
+def test_sample_of_less_than_the_cap_is_everything():
+    novel = "une ligne " * 5000
+    sample = vocabulary._sample([novel, "fin"], max_bytes=10**6, progress=SILENT)
+    assert "".join(sample) == novel + "fin"
+    assert len(sample) > 3
+
+
+def test_sample_reaches_the_end_of_one_long_document():
+    novel = " ".join(f"terme{number}" for number in range(50_000))
+    sample = vocabulary._sample([novel], max_bytes=100_000, progress=SILENT)
+    assert sum(len(part) for part in sample) <= 100_000
+    assert novel.index(sample[-1]) > 0.7 * len(novel)
