@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from conftest import make_examples
 
-from regraft.baselines import REGULARISATIONS, fit_linear
+from regraft.baselines import fit_linear
 from regraft.errors import DataError
+from regraft.regression import REGULARISATIONS
 from regraft.text import Example, Labels
 
 LABELS = Labels(names=("negative", "positive"))

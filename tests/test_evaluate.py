@@ -7,8 +7,15 @@ from torch.nn import functional as F
 
 from regraft.batches import ExampleRows, StreamRows
 from regraft.config import DataSettings, ModelSettings, TokenizerSettings
-from regraft.evaluate import class_probabilities, cut_share, evaluation, readings
-from regraft.heads import build_classifier, build_language_model
+from regraft.evaluate import (
+    EVALUATION_TOKENS,
+    class_probabilities,
+    cut_share,
+    evaluation,
+    pooled_vectors,
+    readings,
+)
+from regraft.heads import build_backbone, build_classifier, build_language_model
 from regraft.objectives import causal
 from regraft.store import TokenStore
 from regraft.text import Labels
@@ -38,6 +45,29 @@ def test_probabilities_keep_the_order_of_rows_whatever_their_length():
     too_long = [len(tokenizer.encode(text)) + 1 > data.max_length for text in texts]
     assert 0 < cut_share(rows) < 1
     assert cut_share(rows) == pytest.approx(sum(too_long) / len(texts))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first", "last"])
+def test_vectors_keep_the_order_of_rows_and_know_no_padding(pooling):
+    torch.manual_seed(0)
+    tokenizer = train_tokenizer(["a good book"], settings=TokenizerSettings(size=280))
+    texts = [f"{n} a book " * n for n in (30, 1, 7, 50, 3)] * 60  # more than one batch
+    data = DataSettings(max_length=40)
+    rows = ExampleRows(texts, targets=[0] * len(texts), tokenizer=tokenizer, data=data)
+    assert rows.lengths.sum() > EVALUATION_TOKENS
+    backbone = build_backbone(SETTINGS, vocab_size=tokenizer.vocab_size)
+    seen: list[int] = []
+    together = pooled_vectors(backbone, rows, pooling=pooling, on_batch=seen.append)
+    assert together.shape == (300, 12)
+    assert together.dtype == np.float32
+    assert len(seen) > 1
+    assert sum(seen) == 300
+    backbone.eval()
+    for number in (0, 1, 3, 299):
+        ids = torch.tensor([tokenizer.framed(tokenizer.encode(texts[number]), max_length=40)])
+        hidden = backbone(ids)[0].detach().numpy()
+        alone = {"mean": hidden.mean(axis=0), "first": hidden[0], "last": hidden[-1]}[pooling]
+        assert together[number] == pytest.approx(alone, abs=1e-5)
 
 
 def test_readings_are_means_over_the_first_tokens():

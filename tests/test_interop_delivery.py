@@ -155,4 +155,4 @@ def test_run_on_a_foreign_base_is_refused(run):
     foreign = dataclasses.replace(run, settings=dataclasses.replace(run.settings, model=model))
     with pytest.raises(ConfigError, match="stands on a Hugging Face model") as caught:
         check_family(foreign)
-    assert "families lab, bert and modern can be exported" in str(caught.value)
+    assert "Models of regraft's own families can be exported" in str(caught.value)

@@ -87,6 +87,34 @@ def test_ledger_equals_the_built_language_model(shape, family, kind):
     assert counted.classifier is None
 
 
+def small_bag(**changes: int) -> ModelSettings:
+    values = {"width": 12, "num_layers": 0, "num_heads": 1, "num_pairs": 23, **changes}
+    return ModelSettings(family="bag", feedforward_width=12, max_positions=19, **values)
+
+
+CONTRAST = ObjectiveSettings(kind="contrast", group_size=5)
+
+
+@pytest.mark.parametrize("num_classes", [None, 2])
+@pytest.mark.parametrize("family", [*FAMILIES, "bag"])
+def test_ledger_equals_the_built_model_of_contrast(family, num_classes):
+    model = small_bag() if family == "bag" else small(family)
+    how = {"vocab_size": 31, "num_classes": num_classes, "objective": CONTRAST, "pooling": "mean"}
+    counted = count(model, **how)
+    assert check_ledger(counted, model, **how) == counted.total
+    # There is no head: the language model is the base.
+    assert counted.language_model == counted.base
+    if family == "bag":
+        assert counted.base == 31 * 12 + 23 * 12
+        assert counted.layers == 0
+    assert set(counted.symbols) <= set(SYMBOLS)
+    assert ("G" in counted.symbols) == (num_classes is None)
+    memory = (*counted.training_memory_bytes, counted.whole_scores_bytes)
+    for term in (*counted.terms, *counted.flops_per_token, *memory):
+        assert round(evaluate(term.formula, counted.symbols)) == term.count, term
+    assert counted.to_dict()["base"] == counted.base
+
+
 @pytest.mark.parametrize("num_classes", [2, 5])
 @pytest.mark.parametrize("pooling", ["last", "mean", "first"])
 @pytest.mark.parametrize("family", FAMILIES)
@@ -100,7 +128,7 @@ def test_ledger_equals_the_built_classifier(family, pooling, num_classes):
     assert counted.language_model == language_model.total
 
 
-@pytest.mark.parametrize("preset", FAMILIES)
+@pytest.mark.parametrize("preset", [*FAMILIES, "bag"])
 @pytest.mark.parametrize("size", [None, *SIZES])
 def test_ledger_equals_every_preset_and_size(preset, size):
     settings = resolve("pretrain", preset=preset)
@@ -119,7 +147,7 @@ def test_docs_tell_the_numbers_of_the_presets():
     rows = re.findall(
         r"^\| `(\w+)` \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|$", page.read_text(), re.M
     )
-    assert [preset for preset, *_ in rows] == FAMILIES
+    assert [preset for preset, *_ in rows] == [*FAMILIES, "bag"]
     for preset, *numbers in rows:
         settings = resolve("pretrain", preset=preset)
         counted = count(

@@ -20,6 +20,7 @@ from regraft.model import (
     Sight,
     attention_mask,
     is_right_padded,
+    pair_key,
     places_in_document,
     rotary_positions,
     sinusoidal_positions,
@@ -536,3 +537,131 @@ def test_sight_needs_a_mask_only_where_something_must_be_hidden(attention):
     assert (mask_of([1, 1, 0]) is None) == is_causal
     assert mask_of([0, 1, 1]) is not None
     assert mask_of([1, 1, 1], [0, 1, 1]) is not None
+
+
+# The bag: no blocks, no positions.
+
+# Two pairs of three are known.
+KNOWN = [(a, b) for a in range(VOCAB) for b in range(VOCAB) if (a + b) % 3]
+
+
+def small_bag(pairs: list[tuple[int, int]] = KNOWN) -> Backbone:
+    settings = ModelSettings(
+        family="bag",
+        attention="bidirectional",
+        width=12,
+        num_layers=0,
+        num_heads=1,
+        num_pairs=len(KNOWN) + 5,
+        dropout=0.0,
+        max_positions=64,
+    )
+    backbone = Backbone(settings, vocab_size=VOCAB)
+    lively(backbone)
+    pairs_N2 = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
+    # In any order: the backbone sorts them.
+    backbone.know_pairs(pair_key(pairs_N2[:, 0], pairs_N2[:, 1]).flip(0))
+    return backbone
+
+
+def plain_bag(
+    backbone: Backbone, row: list[int], pairs: list[tuple[int, int]] = KNOWN
+) -> torch.Tensor:
+    """The same by loops: n equal tokens, or known pairs, count 1 + log n together."""
+    tokens, order = backbone.embedding.weight, sorted(pairs)
+    neighbours = list(zip(row[:-1], row[1:], strict=True))
+
+    def weight(thing: object, things: list) -> float:
+        return (1 + math.log(things.count(thing))) / things.count(thing)
+
+    vectors = [tokens[token] * weight(token, row) for token in row]
+    for place, pair in enumerate(neighbours, start=1):
+        if pair in order:
+            vector = backbone.neighbours.weight[order.index(pair)]
+            vectors[place] = vectors[place] + vector * weight(pair, neighbours)
+    return torch.stack(vectors)
+
+
+@pytest.mark.parametrize("length", [1, 2, 9, 40])
+def test_bag_equals_a_plain_loop(length):
+    backbone = small_bag()
+    ids = random_ids(3, length)
+    expected = [plain_bag(backbone, row) for row in ids.tolist()]
+    torch.testing.assert_close(backbone(ids), torch.stack(expected), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_bag_is_not_changed_by_padding(side):
+    backbone = small_bag()
+    # 16, with which rows are padded, occurs in them, too.
+    rows, ids, real = padded_rows((5, 29, 1, 2), side=side)
+    assert (torch.cat(rows) == 16).any()
+    vectors = backbone(ids, real_BT=real)
+    for number, row in enumerate(rows):
+        alone = backbone(row[None])[0]
+        torch.testing.assert_close(vectors[number][real[number]], alone, atol=1e-5, rtol=0)
+    changed = ids.where(real, (ids + 5) % VOCAB)
+    assert torch.equal(backbone(changed, real_BT=real)[real], vectors[real])
+
+
+@pytest.mark.parametrize("padding", [0, 2])
+def test_bag_keeps_packed_documents_apart(padding):
+    backbone = small_bag()
+    lengths = [[13, 14, 2], [28, 1]]
+    rows = [list(random_ids(sum(row)).split(row)) for row in lengths]
+    ids = torch.stack([torch.cat([*row, torch.zeros(padding, dtype=torch.int64)]) for row in rows])
+    real = torch.arange(29 + padding).expand(2, -1) < 29
+    numbers = [
+        torch.repeat_interleave(torch.arange(len(row)), torch.tensor(row)) for row in lengths
+    ]
+    segments = torch.stack([nn.functional.pad(row, (0, padding), value=9) for row in numbers])
+    packed = backbone(ids, real_BT=real, segments_BT=segments)
+    for row, vectors in zip(rows, packed, strict=True):
+        alone = [backbone(document[None])[0] for document in row]
+        torch.testing.assert_close(vectors[:29], torch.cat(alone), atol=1e-5, rtol=0)
+    assert not torch.allclose(backbone(ids, real_BT=real)[real], packed[real])
+
+
+def test_bag_adds_nothing_for_a_pair_never_seen():
+    ids = random_ids(2, 9)
+    pairs = [(3, 4), (3, 6), (5, 5)]
+    backbone = small_bag(pairs)
+    # Unknown pairs lie between known ones, and beyond the last: neither vector nor count.
+    row = [3, 5, 3, 4, 3, 1, 3, 4, 16, 16]
+    found = backbone(torch.tensor([row]))[0]
+    torch.testing.assert_close(found, plain_bag(backbone, row, pairs), atol=1e-5, rtol=0)
+    ignorant = small_bag([])
+    expected = torch.stack([plain_bag(ignorant, row, []) for row in ids.tolist()])
+    torch.testing.assert_close(ignorant(ids), expected, atol=1e-5, rtol=0)
+    new = Backbone(ignorant.settings, vocab_size=VOCAB)
+    assert not new.neighbours.weight.any()
+
+
+def test_bag_hears_order_through_known_pairs_only():
+    backbone = small_bag([(1, 2), (2, 3)])
+
+    def mean(*row: int) -> torch.Tensor:
+        return backbone(torch.tensor([row]))[0].mean(dim=0)
+
+    torch.testing.assert_close(mean(1, 5, 2, 7, 9), mean(9, 2, 5, 7, 1))
+    assert not torch.allclose(mean(5, 1, 2, 7), mean(5, 2, 1, 7), atol=1e-3)
+    assert not torch.allclose(mean(5, 1, 2, 7), mean(1, 5, 2, 7), atol=1e-3)
+
+
+@pytest.mark.parametrize("num_repeats", [1, 2, 5])
+def test_bag_counts_repeats_by_their_logarithm(num_repeats):
+    backbone = small_bag([(4, 4)])
+    found = backbone(torch.tensor([[7, *[4] * num_repeats, 8]]))[0].sum(dim=0)
+    tokens, (pair, *_) = backbone.embedding.weight, backbone.neighbours.weight
+    expected = tokens[7] + tokens[8] + tokens[4] * (1 + math.log(num_repeats))
+    if num_repeats > 1:
+        expected = expected + pair * (1 + math.log(num_repeats - 1))
+    torch.testing.assert_close(found, expected)
+
+
+def test_bag_carries_its_pairs_in_its_state():
+    backbone, empty = small_bag(), small_bag([])
+    ids = random_ids(2, 9)
+    assert not torch.allclose(backbone(ids), empty(ids))
+    empty.load_state_dict(backbone.state_dict())
+    assert torch.equal(backbone(ids), empty(ids))

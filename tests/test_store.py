@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -150,6 +151,43 @@ def test_counts_leave_out_start_tokens_block_by_block(monkeypatch, tmp_path, tok
     assert counts[START] == 0
     assert counts[END] == rest.num_documents
     assert all(counts[token] == tokens.count(token) for token in set(tokens) - {START})
+
+
+def counted_pairs(documents: list[list[int]]) -> Counter[tuple[int, int]]:
+    return Counter(pair for document in documents for pair in itertools.pairwise(document))
+
+
+@pytest.mark.parametrize("block", [1, 7, 8, 1000])
+def test_frequent_pairs_are_those_of_a_plain_counter(block, monkeypatch):
+    monkeypatch.setattr("regraft.store._COUNT_BLOCK", block)
+    documents = make_documents(200, highest=9)
+    store = in_memory(documents)
+    expected = counted_pairs(documents)
+    # The end of a document and the start of the next are no neighbours.
+    assert (END, START) not in expected
+    for num_pairs, min_count in ((1000, 1), (1000, 9), (10, 1), (10, 15), (1000, 10**6)):
+        found = store.frequent_pairs(num_pairs=num_pairs, min_count=min_count)
+        frequent = sorted(expected.items(), key=lambda item: (-item[1], item[0]))[:num_pairs]
+        wanted = [list(pair) for pair, count in frequent if count >= min_count]
+        assert found.tolist() == wanted
+        assert found.shape == (len(wanted), 2)
+
+
+def test_frequent_pairs_are_of_large_ids_and_of_a_view():
+    documents = [[START, 3_000_000_000, 4_000_000_000, END], [START, 5, 6, END]] * 6
+    rest, _ = in_memory(documents).split(share=0.25, seed=0)
+    order = np.random.default_rng(0).permutation(12)
+    expected = counted_pairs([documents[number] for number in order[3:]])
+    found = rest.frequent_pairs(num_pairs=99, min_count=1)
+    assert {tuple(pair) for pair in found.tolist()} == set(expected)
+
+
+def test_frequent_pairs_forget_the_rare_when_there_are_too_many(monkeypatch):
+    monkeypatch.setattr("regraft.store._COUNT_BLOCK", 8)
+    monkeypatch.setattr("regraft.store._MOST_PAIRS", 40)
+    documents = [[START, 5, 6, number, number + 1, END] for number in range(100, 300)]
+    found = in_memory(documents).frequent_pairs(num_pairs=99, min_count=5)
+    assert found.tolist() == [[START, 5], [5, 6]]
 
 
 def test_fingerprint_tells_tokens_borders_and_views_apart(tmp_path, tokenizer):

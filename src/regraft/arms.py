@@ -232,6 +232,7 @@ def _fit_linear(task: Task, *, progress: Progress) -> TrainedArm:
     progress.start("linear arm", total=None)
     linear = fit_linear(task.train, task.valid, labels=task.labels)
     progress.finish()
+    assert linear.valid_accuracy is not None, "valid has examples"
     return TrainedArm("linear", 0, (linear.valid_accuracy,), linear.seconds, linear)
 
 

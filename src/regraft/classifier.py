@@ -27,8 +27,9 @@ from regraft.finetune import (
     start_from_scratch,
     train_classifier,
 )
+from regraft.fitted import FittedClassifier, load_fitted
 from regraft.heads import Model
-from regraft.runfolder import BEFORE_RUN_JSON, RunFolder, RunInfo, load_run
+from regraft.runfolder import BEFORE_RUN_JSON, RunFolder, RunInfo, load_run, read_info
 from regraft.runtime import SILENT, Progress
 from regraft.text import Example, check_trainable, labels_of, split_examples
 from regraft.tokenizer import Tokenizer
@@ -246,6 +247,8 @@ def _held_out(examples: list[Example], *, seed: int) -> tuple[list[Example], lis
     return train_examples, valid_examples
 
 
-def load_classifier(run_dir: str | Path) -> TextClassifier:
-    """The classifier in a run folder."""
+def load_classifier(run_dir: str | Path) -> "TextClassifier | FittedClassifier":
+    """The classifier in a run folder, of `regraft finetune` or of `regraft fit`."""
+    if read_info(Path(run_dir)).kind == "blend":
+        return load_fitted(Path(run_dir))
     return TextClassifier.load(run_dir)

@@ -154,6 +154,11 @@ def attention_of(run_dir: str | Path, text: str) -> Attention:
     from regraft.runfolder import load_run
 
     run = load_run(Path(run_dir))
+    if run.settings.model.family == "bag":
+        raise ConfigError(
+            f"{run_dir} is of the bag family, which has no attention: no token looks at others.",
+            remedy="Take a run of another preset, such as lab, bert or modern.",
+        )
     ids = run.tokenizer.encode(text)
     read = run.tokenizer.framed(ids, max_length=run.settings.data.max_length)
     weights_LBHTT = run.model.backbone.attention_weights(torch.tensor([read]))

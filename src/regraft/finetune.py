@@ -21,12 +21,13 @@ from regraft.config import Settings, resolve
 from regraft.errors import ConfigError, DataError
 from regraft.evaluate import class_probabilities, cut_share
 from regraft.foreign import ForeignBackbone, with_dropout
-from regraft.heads import Model, Transplant, build_classifier, graft
+from regraft.heads import Model, Transplant, build_classifier, frequent_pair_keys, graft
 from regraft.metrics import accuracy
 from regraft.objectives import classify
 from regraft.parallel import world
 from regraft.runfolder import LoadedRun, RunFolder, RunInfo, open_run, read_info
 from regraft.runtime import SILENT, Progress, device, fingerprint, seeded
+from regraft.store import TokenStore, offsets_of
 from regraft.text import (
     Example,
     check_labels_known,
@@ -81,11 +82,15 @@ class FinetuneResult:
 
 @dataclass(frozen=True)
 class Start:
-    """Where fine-tuning starts: a tokenizer, complete settings, the base's run if there is one."""
+    """Where fine-tuning starts: a tokenizer, complete settings, the base's run if there is one.
+
+    The pairs of neighbours that a bag knows are vocabulary: scratch has those of the base, too.
+    """
 
     tokenizer: Tokenizer
     settings: Settings
     base: LoadedRun | None
+    pair_keys: torch.Tensor | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -112,6 +117,8 @@ class Start:
                 num_classes=num_classes,
                 pooling=pooling,
             )
+        if self.pair_keys is not None:
+            model.backbone.know_pairs(self.pair_keys)
         return model, None
 
 
@@ -139,7 +146,8 @@ def start_from_base(path: Path, *, settings: Settings) -> Start:
     if isinstance(backbone, ForeignBackbone) and model != backbone.settings:
         backbone = with_dropout(backbone, settings=model)
         base = dataclasses.replace(base, model=Model(backbone, base.model.head))
-    return Start(base.tokenizer, settings, base)
+    pair_keys = backbone.pair_keys if model.family == "bag" else None
+    return Start(base.tokenizer, settings, base, pair_keys)
 
 
 def start_from_scratch(
@@ -147,9 +155,23 @@ def start_from_scratch(
 ) -> Start:
     """No base: the tokenizer given, or one trained on the training texts."""
     if tokenizer_path is not None:
-        return Start(load_tokenizer(tokenizer_path), settings, None)
-    tokenizer = train_tokenizer(texts, settings=settings.tokenizer, progress=progress)
-    return Start(tokenizer, settings, None)
+        tokenizer = load_tokenizer(tokenizer_path)
+    else:
+        tokenizer = train_tokenizer(texts, settings=settings.tokenizer, progress=progress)
+    pair_keys = None
+    if settings.model.family == "bag":
+        store = _store(texts, tokenizer=tokenizer)
+        pair_keys = frequent_pair_keys(store, settings=settings.model)
+    return Start(tokenizer, settings, None, pair_keys)
+
+
+def _store(texts: Sequence[str], *, tokenizer: Tokenizer) -> TokenStore:
+    """A few texts as documents in memory."""
+    rows = [[tokenizer.start_id, *ids, tokenizer.end_id] for ids in tokenizer.encode_batch(texts)]
+    offsets = offsets_of(np.array([len(row) for row in rows]))
+    ids = np.concatenate(rows).astype(np.uint32)
+    num_bytes = len("".join(texts).encode("utf-8", "surrogatepass"))
+    return TokenStore.from_arrays(ids, offsets, num_bytes=num_bytes)
 
 
 def finetune(

@@ -97,9 +97,10 @@ def generate(
         run = load_run(Path(run), kind="language-model")
     kind = run.settings.objective.kind
     if kind not in CAN_CONTINUE:
+        reads = "both sides of a token" if kind != "contrast" else "whole texts and predicts none"
         raise ConfigError(
-            f"{run.run_dir} was pre-trained by the objective {kind}, which reads both sides of a "
-            "token; it has not learned to continue a text.",
+            f"{run.run_dir} was pre-trained by the objective {kind}, which reads {reads}; it has "
+            "not learned to continue a text.",
             remedy="Pre-train with --objective causal or hybrid"
             + ("; `regraft fill` asks this one." if kind in CAN_FILL else "."),
         )

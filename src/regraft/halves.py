@@ -46,18 +46,20 @@ class HalfRows:
         num_tokens = np.diff(store.offsets) - 2
         documents = np.flatnonzero(num_tokens >= SHORTEST)
         if len(documents) < 2:
+            count = "1 document" if len(documents) else "no documents"
             raise DataError(
-                f"The text holds {len(documents)} documents of {SHORTEST} tokens or more; contrast "
-                "needs at least 2.",
+                f"The text holds {count} of {SHORTEST} tokens or more; contrast needs at least 2.",
                 "The halves of a document are told apart from those of others.",
-                remedy="Give one document a line (--documents), or take --objective masked.",
+                remedy="Give longer documents (--documents blank), or take --preset modern "
+                "--objective masked.",
             )
         order = np.random.default_rng(seed).permutation(documents)
         # Like lengths together: less padding, and length does not tell whose half it is.
         bucket_size = group_size * _BUCKET
         for start in range(0, len(order), bucket_size):
             bucket = order[start : start + bucket_size]
-            order[start : start + bucket_size] = bucket[np.argsort(num_tokens[bucket])]
+            by_length = np.argsort(num_tokens[bucket], kind="stable")
+            order[start : start + bucket_size] = bucket[by_length]
         self._groups = np.array_split(order, max(len(order) // group_size, 1))
         half = np.minimum(-(-num_tokens // 2), self._room) + tokenizer.num_framing
         self.lengths = np.array([2 * len(group) * half[group].max() for group in self._groups])

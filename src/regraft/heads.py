@@ -297,16 +297,19 @@ def tell_frequencies(model: Model, counts_V: Int[np.ndarray, " V"]) -> None:
                 bias.copy_((shares_V / shares_V.sum()).log())
 
 
+def frequent_pair_keys(store: TokenStore, *, settings: ModelSettings) -> Int[Tensor, " known"]:
+    """Keys of the pairs of neighbours that a bag is to know, given its text."""
+    pairs_N2 = torch.from_numpy(
+        store.frequent_pairs(num_pairs=settings.num_pairs, min_count=PAIRS_SEEN_AT_LEAST)
+    )
+    return pair_key(pairs_N2[:, 0], pairs_N2[:, 1])
+
+
 def tell_pairs(model: Model, store: TokenStore) -> None:
     """Let a bag know the pairs of neighbours that are frequent in a text."""
     backbone = model.backbone
     if backbone.settings.family == "bag":
-        pairs_N2 = torch.from_numpy(
-            store.frequent_pairs(
-                num_pairs=backbone.settings.num_pairs, min_count=PAIRS_SEEN_AT_LEAST
-            )
-        )
-        backbone.know_pairs(pair_key(pairs_N2[:, 0], pairs_N2[:, 1]))
+        backbone.know_pairs(frequent_pair_keys(store, settings=backbone.settings))
 
 
 def build_classifier(

@@ -302,15 +302,23 @@ def pair_key(before: Int[Tensor, "*shape"], here: Int[Tensor, "*shape"]) -> Int[
     return (before << 32) + here
 
 
-def repeats_weight(ids_BT: Int[Tensor, "B T"]) -> Float[Tensor, "B T"]:
-    """What one occurrence counts, if n of them in a row count 1 + log n together.
+def repeats_weight(
+    ids_BT: Int[Tensor, "B T"],
+    *,
+    is_counted_BT: Bool[Tensor, "B T"],
+    segments_BT: Int[Tensor, "B T"] | None = None,
+) -> Float[Tensor, "B T"]:
+    """What one occurrence counts, if n of them in a document count 1 + log n together; else 0.
 
     The weight of TF-IDF: a text that says a word ten times does not mean it ten times as much.
     """
-    rows_B1 = torch.arange(len(ids_BT), device=ids_BT.device).unsqueeze(1) << 32
-    _, places_BT, counts = torch.unique(ids_BT + rows_B1, return_inverse=True, return_counts=True)
+    documents_BT = torch.arange(len(ids_BT), device=ids_BT.device).unsqueeze(1) << 16
+    if segments_BT is not None:
+        documents_BT = documents_BT + segments_BT
+    keys_BT = ((documents_BT << 32) + ids_BT).where(is_counted_BT, -1)
+    _, places_BT, counts = torch.unique(keys_BT, return_inverse=True, return_counts=True)
     num_BT = counts[places_BT].float()
-    return (1 + num_BT.log()) / num_BT
+    return (1 + num_BT.log()) / num_BT * is_counted_BT
 
 
 def start_small(module: nn.Module) -> None:
@@ -463,13 +471,15 @@ class Backbone(nn.Module):
         """The vector of every token, plus that of the pair which it makes with the one before."""
         keys_BT = pair_key(ids_BT[:, :-1], ids_BT[:, 1:])
         rows_BT = torch.searchsorted(self.pair_keys, keys_BT).clamp(max=len(self.pair_keys) - 1)
-        is_pair_BT = self.pair_keys[rows_BT] == keys_BT
-        is_pair_BT &= real_BT[:, :-1] & real_BT[:, 1:]
+        is_pair_BT = (self.pair_keys[rows_BT] == keys_BT) & real_BT[:, :-1] & real_BT[:, 1:]
+        after_BT = None
         if segments_BT is not None:
-            is_pair_BT &= segments_BT[:, :-1] == segments_BT[:, 1:]
-        weights_BT1 = (repeats_weight(rows_BT) * is_pair_BT).unsqueeze(2)
-        pairs_BTD = self.neighbours(rows_BT) * weights_BT1
-        tokens_BTD = self.embedding(ids_BT) * repeats_weight(ids_BT).unsqueeze(2)
+            after_BT = segments_BT[:, 1:]
+            is_pair_BT = is_pair_BT & (segments_BT[:, :-1] == after_BT)
+        weights_BT = repeats_weight(rows_BT, is_counted_BT=is_pair_BT, segments_BT=after_BT)
+        pairs_BTD = self.neighbours(rows_BT) * weights_BT.unsqueeze(2)
+        weights_BT = repeats_weight(ids_BT, is_counted_BT=real_BT, segments_BT=segments_BT)
+        tokens_BTD = self.embedding(ids_BT) * weights_BT.unsqueeze(2)
         return self.dropout(tokens_BTD + F.pad(pairs_BTD, (0, 0, 1, 0)))
 
     def know_pairs(self, keys: Int[Tensor, " known"]) -> None:

@@ -107,8 +107,8 @@ def num_restarts() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
-# Our only buffer is the table of positions, equal everywhere: nothing to send at each step. The
-# argument that says so has another name since torch 2.13.
+# Our buffers, the table of positions and the pairs that a bag knows, are equal everywhere: nothing
+# to send at each step. The argument that says so has another name since torch 2.13.
 _WITHOUT_BUFFERS: dict[str, Any] = (
     {"forward_sync_buffers": False}
     if "forward_sync_buffers" in inspect.signature(nn.parallel.DistributedDataParallel).parameters

@@ -31,7 +31,8 @@ from regraft.tokenizer import ROLES_NAME, Tokenizer, load_tokenizer
 FORMAT_VERSION = 1
 
 # A base is a backbone that came without a head from elsewhere: it can be fine-tuned, nothing more.
-Kind = Literal["language-model", "classifier", "base"]
+# A blend is what `regraft fit` makes: several models in folders of their own, read by fitted.py.
+Kind = Literal["language-model", "classifier", "base", "blend"]
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,12 @@ class RunFolder:
             )
             self.checkpoints(keep=1).remove()
             shutil.rmtree(self.tokens_dir, ignore_errors=True)
+
+    def finish_blend(self, result: dict[str, Any]) -> None:
+        """Mark a blend complete, whose members are in their places; its tokens go."""
+        info = read_info(self.run_dir)
+        self._write_info(dataclasses.replace(info, status="complete", result=result))
+        shutil.rmtree(self.tokens_dir, ignore_errors=True)
 
     def log(self, record: dict[str, Any]) -> None:
         """Append one record to metrics.jsonl."""

@@ -112,12 +112,18 @@ class TokenStore:
         return counts
 
     def frequent_pairs(self, *, num_pairs: int, min_count: int) -> NDArray[np.int64]:
-        """(first, second) of the most frequent pairs of neighbours, seen so often at least."""
+        """(first, second) of the most frequent pairs of neighbours, seen so often at least.
+
+        Equally frequent ones come in the order of their ids. The end of a document and the start
+        of the next are no neighbours.
+        """
+        start_id = self.read(0, 1)[0]
         keys, counts = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         for start in range(0, self.num_tokens, _COUNT_BLOCK):
             block = self.read(start, min(start + _COUNT_BLOCK + 1, self.num_tokens))
             block = block.astype(np.int64)
-            found, num_found = np.unique((block[:-1] << 32) + block[1:], return_counts=True)
+            pairs = (block[:-1] << 32) + block[1:]
+            found, num_found = np.unique(pairs[block[1:] != start_id], return_counts=True)
             keys, places = np.unique(np.concatenate([keys, found]), return_inverse=True)
             counts = np.bincount(places, weights=np.concatenate([counts, num_found]))
             if len(keys) > _MOST_PAIRS:  # those seen once so far are the least likely to matter

@@ -10,12 +10,12 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from regraft.cli import data, export, show, terminal, tokenizer, train, use
+from regraft.cli import data, export, fit, show, terminal, tokenizer, train, use
 from regraft.errors import RegraftError
 from regraft.runtime import keep_memory, share_cores
 
 _ORDER = (
-    *("demo", "data", "tokenizer", "tokenize", "pretrain", "import", "finetune"),
+    *("demo", "fit", "data", "tokenizer", "tokenize", "pretrain", "import", "finetune"),
     *(
         "compare",
         "evaluate",
@@ -72,6 +72,7 @@ app = typer.Typer(
 )
 
 app.command()(train.demo)
+app.command()(fit.fit)
 
 _data = typer.Typer(**_LOOKS)
 _data.command()(data.check)
@@ -122,6 +123,7 @@ def regraft(
     \b
     Example:
       regraft demo                                          the whole story in ten minutes
+      regraft fit --text reviews.txt --train labels.csv --out runs/reviews
       regraft pretrain reviews.txt --out runs/base          learn from text without labels
       regraft finetune --base runs/base --train train.csv --out runs/reviews
       regraft predict runs/reviews new.csv

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from regraft.demo import DemoResult
     from regraft.evaluate import Evaluation
     from regraft.finetune import FinetuneResult
+    from regraft.fit import FitResult
     from regraft.ledger import Ledger
+    from regraft.metrics import Interval
     from regraft.mistakes import WrongAnswer
     from regraft.pretrain import PretrainResult
     from regraft.text import Profile
@@ -213,6 +215,42 @@ def show_evaluation(evaluation: "Evaluation") -> None:
             ],
             right=evaluation.labels,
         )
+
+
+def show_fitted(result: "FitResult", *, tested: "dict[str, Evaluation] | None") -> None:
+    """What was read, then the blend and its members beside each other."""
+    judged = "valid" if result.num_valid else "cross-validation"
+    heads = ["", judged, *(["test"] if tested else []), "weight", "time"]
+    rows = []
+    for name, score in result.scores.items():
+        shown = [_percent(score.accuracy)]
+        if tested:
+            shown.append(_percent(tested[name].accuracy))
+        weight = "" if score.weight is None else f"{score.weight:.2f}"
+        seconds = result.seconds if score.weight is None else score.seconds
+        rows.append((_MEMBER_NAMES[name], *shown, weight, terminal.duration(seconds)))
+    terminal.show_table(heads, rows, right=heads[1:])
+    terminal.show_line(
+        f"{result.num_train:,} labels, {result.num_documents:,} documents of {result.num_tokens:,} "
+        f"tokens, {_counted(result.num_bases, 'base')}; "
+        f"{terminal.duration(result.seconds)} of {result.minutes:g} min."
+    )
+    best = max((s.accuracy.mean, n) for n, s in result.scores.items() if n != "blend")[1]
+    terminal.show_line(
+        f"The best member by itself is {best}. Try it: regraft predict {result.run_dir} FILE"
+    )
+
+
+_MEMBER_NAMES = {
+    "blend": "blend, what predict uses",
+    "linear": "linear: TF-IDF of the labels' texts",
+    "latent": "latent: TF-IDF and SVD of all text",
+    "features": "features: vectors of the bases",
+}
+
+
+def _percent(interval: "Interval") -> str:
+    return f"{interval.mean:.1%} ({interval.low:.1%} to {interval.high:.1%})"
 
 
 def show_ledger(counted: "Ledger", *, num_built: int, wrong: Sequence["WrongAnswer"]) -> None:

@@ -112,6 +112,11 @@ def picture(
 
         if subject == "masks":
             figure = masks_picture() if length is None else masks_picture(length)
+        elif chosen.model.family == "bag":
+            raise ConfigError(
+                "A bag has no mask: it has no attention, and no token looks at others.",
+                remedy="Take --preset lab, bert or modern.",
+            )
         else:
             is_causal = chosen.model.attention == "causal"
             mask = mask_of(

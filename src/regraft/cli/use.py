@@ -32,11 +32,16 @@ def evaluate(
       regraft evaluate runs/reviews test.csv
     """
     from regraft.evaluate import evaluate as run_evaluate
+    from regraft.fitted import evaluate_fitted
+    from regraft.runfolder import read_info
 
     _check_finetuned(run)
     data = data_of(run, data_flags(text=text, label=label, encoding=encoding))
     with terminal.progress_on_stderr(quiet=quiet) as progress:
-        evaluation = run_evaluate(run, file, data=data, progress=progress)
+        if read_info(run).kind == "blend":
+            evaluation = evaluate_fitted(run, file, data=data, progress=progress)["blend"]
+        else:
+            evaluation = run_evaluate(run, file, data=data, progress=progress)
     if json:
         terminal.show_json(evaluation.to_dict())
     else:

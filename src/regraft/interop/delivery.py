@@ -20,6 +20,7 @@ from tokenizers import processors
 from torch import Tensor
 
 from regraft.errors import ConfigError, DiskError, RegraftError
+from regraft.heads import NoHead
 from regraft.runfolder import LoadedRun
 from regraft.runtime import disk_error, sync_folder
 
@@ -111,7 +112,7 @@ def needed(module: str, *, extra: str) -> Any:
 
 def check_family(run: LoadedRun) -> None:
     """Refuse a model that is not one of our own, and one without a head."""
-    if run.info.kind == "base":
+    if isinstance(run.model.head, NoHead):
         raise ConfigError(
             f"{run.run_dir} holds a base without a head, which scores nothing.",
             "Language models and classifiers can be exported.",
@@ -120,7 +121,7 @@ def check_family(run: LoadedRun) -> None:
     if run.settings.model.family == "foreign":
         raise ConfigError(
             f"{run.run_dir} stands on a Hugging Face model, whose layers regraft does not know.",
-            "Models of the families lab, bert and modern can be exported.",
+            "Models of regraft's own families can be exported.",
             remedy="Use it through `regraft predict`, or graft onto a base of regraft's own.",
         )
 

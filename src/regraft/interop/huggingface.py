@@ -28,7 +28,7 @@ from regraft.interop.delivery import (
     sample_texts,
     special_names,
 )
-from regraft.interop.translation import Translation, translations
+from regraft.interop.translation import Translation, check_expressible, translations
 from regraft.model import is_right_padded, places_in_document
 from regraft.runfolder import LoadedRun, load_run
 from regraft.runtime import SILENT, Progress, write_json, write_text
@@ -48,6 +48,7 @@ def export_huggingface(
     """
     transformers = needed("transformers", extra="hf")
     run = load_run(Path(run_dir))
+    check_expressible(run)
     check_family(run)
     parts = translations(run)
     with quiet_transformers(), new_folder(Path(out)) as folder:

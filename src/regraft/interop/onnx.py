@@ -68,8 +68,19 @@ class Traceable(nn.Module):
         self, ids_BT: Int[Tensor, "B T"], mask_BT: Int[Tensor, "B T"]
     ) -> Float[Tensor, "*scores"]:
         backbone = self.model.backbone
-        is_modern = backbone.settings.family == "modern"
         real_BT = mask_BT != 0
+        if backbone.settings.family == "bag":
+            hidden_BTD = backbone.bag(ids_BT, real_BT=real_BT)
+        else:
+            hidden_BTD = self._through_blocks(ids_BT, real_BT)
+        scores: Tensor = self.model.head(
+            hidden_BTD, real_BT=real_BT, embedding_VD=backbone.embedding.weight
+        )
+        return scores
+
+    def _through_blocks(self, ids_BT: Tensor, real_BT: Tensor) -> Tensor:
+        backbone = self.model.backbone
+        is_modern = backbone.settings.family == "modern"
         places_BT = places_in_document(real_BT)
         sight = Sight(
             is_causal=backbone.is_causal,
@@ -79,11 +90,7 @@ class Traceable(nn.Module):
         x_BTD = backbone.embed(ids_BT, places_BT=places_BT)
         for block in backbone.blocks:
             x_BTD = block(x_BTD, sight=sight)
-        hidden_BTD = backbone.final_norm(x_BTD) if is_modern else x_BTD
-        scores: Tensor = self.model.head(
-            hidden_BTD, real_BT=real_BT, embedding_VD=backbone.embedding.weight
-        )
-        return scores
+        return backbone.final_norm(x_BTD) if is_modern else x_BTD
 
 
 def export_onnx(
@@ -158,12 +165,31 @@ def _write_graph(model: Model, path: Path) -> None:
             dynamic_shapes=(sizes, sizes),
             dynamo=True,
             verbose=False,
+            custom_translation_table={torch.ops.aten.searchsorted.Tensor: _searchsorted},
         )
     assert program is not None
     # Every node says which line of which file on this machine it comes from: nobody's business.
     for node in program.model.graph.all_nodes():
         node.metadata_props.clear()
     program.save(path, external_data=_is_large(model))
+
+
+def _searchsorted(table: Any, keys: Any, **options: Any) -> Any:
+    """How many numbers of a sorted table are smaller than each key, found bit by bit.
+
+    A bag looks up its pairs so, and ONNX has no such operator.
+    """
+    op = needed("onnxscript", extra="onnx").opset18
+    assert not any(options.values()), "only the plain search is translated"
+    size: int = table.shape[0]
+    found = op.Sub(keys, keys)
+    for power in reversed(range(size.bit_length())):
+        more = op.Add(found, op.Constant(value_int=2**power))
+        inside = op.Min(more, op.Constant(value_int=size))
+        last = op.Gather(table, op.Sub(inside, op.Constant(value_int=1)))
+        is_smaller = op.And(op.Less(last, keys), op.Equal(more, inside))
+        found = op.Where(is_smaller, more, found)
+    return found
 
 
 def _is_large(model: Model) -> bool:

@@ -69,6 +69,17 @@ class Translation:
     note: str = ""
 
 
+def check_expressible(run: LoadedRun) -> None:
+    """Refuse a family that transformers has nothing like."""
+    if run.settings.model.family == "bag":
+        raise ConfigError(
+            f"{run.run_dir} is of the bag family, which no class of transformers can express.",
+            "None of them looks up vectors for pairs of neighbours.",
+            remedy="Export a classifier on it with --format onnx, or take a base of another "
+            "--preset.",
+        )
+
+
 def translations(run: LoadedRun) -> list[Translation]:
     """Every model of transformers that this run holds; the first is the export itself."""
     head, kind = run.model.head, run.settings.objective.kind

@@ -1,0 +1,275 @@
+"""What is each part of `regraft fit` worth, with few labels?
+
+Bases are pre-trained once on all text, then every number of labels and every seed fits the members
+on its own subset: linear, latent, the vectors of one base, the vectors of all of them, and blends.
+Everything is chosen by cross-validation on the labels; test is only scored. What is finished
+outlives an interruption: repeat the command to go on.
+
+    .venv/bin/python benchmarks/recipes.py [--text FILE ... --data FOLDER --labels 100 400 1600]
+        [--work DIR] [--json FILE] [--plot FILE.png]
+
+FOLDER holds train.jsonl and test.jsonl; without it, the corpus imdb-25k is split: 20,000 reviews
+are the text and the pool of labels, 5,000 are the test. Cost with the defaults: 25 minutes.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regraft.baselines import LatentSpace, fit_in_space, fit_linear, fit_space
+from regraft.blend import blended, choose_weights
+from regraft.config import Settings, replace, resolve
+from regraft.corpora import fetch
+from regraft.features import document_vectors
+from regraft.fit import LATENT_TEXTS, MOST_BASES
+from regraft.metrics import accuracy_interval, difference_interval
+from regraft.pretrain import pretrain
+from regraft.regression import fit_regression
+from regraft.runfolder import load_run
+from regraft.runtime import environment, write_json, write_text
+from regraft.shards import write_store
+from regraft.text import (
+    Example,
+    Labels,
+    labels_of,
+    load_examples,
+    read_documents,
+    split_examples,
+    subset_examples,
+    without_duplicates,
+)
+from regraft.tokenizer import load_tokenizer
+from regraft.vocabulary import train_tokenizer
+
+CORPUS = "imdb-25k"
+TEST_SHARE = 0.2
+BLENDS = {
+    "blend of linear and latent": ("linear", "latent"),
+    "blend of linear and features": ("linear", "features"),
+    "blend, as fit": ("linear", "latent", "features"),
+}
+ROWS = ("linear", "latent", "features of one base", "features", *BLENDS)
+
+
+def split_corpus(work: Path) -> tuple[Path, Path]:
+    """Film reviews that anyone can get: a pool, which is the text as well, and a test file."""
+    found = load_examples(fetch(CORPUS).files["all"], data=resolve("finetune").data)
+    pool, test = split_examples(without_duplicates(found), share=TEST_SHARE, seed=0)
+    for name, examples in (("train", pool), ("test", test)):
+        lines = [json.dumps({"text": e.text, "label": e.label}) + "\n" for e in examples]
+        write_text(work / f"{name}.jsonl", "".join(lines))
+    write_text(work / "text.txt", "".join(" ".join(e.text.split()) + "\n" for e in pool))
+    return work / "text.txt", work
+
+
+def make_bases(texts: Sequence[Path], *, settings: Settings, work: Path) -> list[float]:
+    """The bases of the recipe, each made once; returns the seconds of each."""
+    store_dir = work / "store"
+    if not (store_dir / "store.json").exists():
+        documents = (document.text for document in read_documents(texts, data=settings.data))
+        train_tokenizer(documents, settings=settings.tokenizer).save(work / "tokenizer.json")
+        tokenizer = load_tokenizer(work / "tokenizer.json")
+        write_store(texts, data=settings.data, tokenizer=tokenizer, store_dir=store_dir)
+    seconds = []
+    for number in range(MOST_BASES):
+        result = pretrain(
+            [store_dir],
+            out=work / f"base-{number}",
+            settings=replace(settings, "train", seed=number),
+            resume=True,
+        )
+        seconds.append(result.seconds)
+        print(f"base {number}: {result.seconds:.0f} s, {result.readings}", file=sys.stderr)
+    return seconds
+
+
+def some(texts: Sequence[Path], *, settings: Settings) -> Iterable[str]:
+    """As many documents as the recipe's latent member reads, spread evenly."""
+    documents = [document.text for document in read_documents(texts, data=settings.data)]
+    return documents[:: -(-len(documents) // LATENT_TEXTS)]
+
+
+def answers(
+    train: Sequence[Example],
+    test: Sequence[Example],
+    *,
+    labels: Labels,
+    space: LatentSpace,
+    vectors: dict[str, tuple[np.ndarray, np.ndarray]],
+    rows: np.ndarray,
+) -> dict[str, Any]:
+    """Which test texts each row of the table gets right, and the weights of the blends."""
+    targets, test_targets = labels.targets(train), labels.targets(test)
+    texts = [example.text for example in test]
+    members: dict[str, Any] = {
+        "linear": fit_linear(train, None, labels=labels),
+        "latent": fit_in_space(train, None, labels=labels, space=space),
+    }
+    chances = {name: member.probabilities(texts) for name, member in members.items()}
+    for name, (train_vectors, test_vectors) in vectors.items():
+        members[name] = fit_regression(train_vectors[rows], targets, labels=labels)
+        chances[name] = members[name].vector_probabilities(test_vectors)
+    weights = {}
+    for name, parts in BLENDS.items():
+        judged = np.stack([members[part].judged_NC for part in parts])
+        weights[name] = choose_weights(judged, targets)
+        chances[name] = blended(np.stack([chances[part] for part in parts]), weights[name])
+    return {
+        "right": {name: (chances[name].argmax(axis=1) == test_targets).tolist() for name in ROWS},
+        "weights": {name: value.tolist() for name, value in weights.items()},
+        "seconds": {name: member.seconds for name, member in members.items()},
+    }
+
+
+def table(work: Path, *, labels: Sequence[int], seeds: int) -> dict[str, Any]:
+    """All numbers, with the difference from the linear row."""
+    rows: dict[str, Any] = {name: {} for name in ROWS}
+    for num_labels in labels:
+        found = [
+            json.loads((work / "answers" / f"{num_labels}-{seed}.json").read_text())["right"]
+            for seed in range(seeds)
+        ]
+        linear = np.array([right["linear"] for right in found])
+        for name in ROWS:
+            right = np.array([one[name] for one in found])
+            accuracy = accuracy_interval(right)
+            over = difference_interval(right, linear)
+            rows[name][str(num_labels)] = {
+                "value": accuracy.mean,
+                "low": accuracy.low,
+                "high": accuracy.high,
+                "over_linear": [over.mean, over.low, over.high],
+            }
+    return rows
+
+
+def show(rows: dict[str, Any]) -> None:
+    """As Markdown."""
+    labels = list(rows[ROWS[0]])
+    print(f"| | {' | '.join(f'{int(n):,} labels' for n in labels)} |\n|---|{'---|' * len(labels)}")
+    for name, row in rows.items():
+        cells = [
+            f"{row[n]['value']:.1%} ({row[n]['low']:.1%} - {row[n]['high']:.1%})" for n in labels
+        ]
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
+def draw(rows: dict[str, Any], *, path: Path) -> None:
+    """Accuracy against labels, a line a row."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 4.6), layout="constrained")
+    styles = {
+        "linear": ("#8a8d94", "--"),
+        "latent": ("#b08d57", "--"),
+        "blend, as fit": ("#2f6f4f", "-"),
+    }
+    for name, row in rows.items():
+        color, style = styles.get(name, (None, ":"))
+        labels = [int(n) for n in row]
+        mean = [row[n]["value"] for n in row]
+        (line,) = axes.plot(labels, mean, marker="o", label=name, color=color, linestyle=style)
+        if name in styles:
+            axes.fill_between(
+                labels,
+                [row[n]["low"] for n in row],
+                [row[n]["high"] for n in row],
+                color=line.get_color(),
+                alpha=0.12,
+                linewidth=0,
+            )
+    axes.set_xscale("log")
+    axes.set_xticks(labels, [f"{n:,}" for n in labels])
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    axes.set_xlabel("labels")
+    axes.set_ylabel("accuracy on test")
+    axes.set_title("What `regraft fit` is made of", loc="left", fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    """Bases, space and vectors once; then every subset of labels."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--text", type=Path, nargs="+", metavar="FILE")
+    parser.add_argument("--data", type=Path, metavar="FOLDER")
+    parser.add_argument("--labels", type=int, nargs="+", default=[200, 500, 2000])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--work", type=Path, metavar="DIR", default=Path("runs/recipes"))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers to FILE")
+    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw them into FILE.png")
+    arguments = parser.parse_args()
+    work = arguments.work
+    (work / "answers").mkdir(parents=True, exist_ok=True)
+    if arguments.text is None or arguments.data is None:
+        text, arguments.data = split_corpus(work)
+        arguments.text = [text]
+    settings = resolve("pretrain", preset="bag")
+    base_seconds = make_bases(arguments.text, settings=settings, work=work)
+    pool = load_examples(arguments.data / "train.jsonl", data=settings.data)
+    test = load_examples(arguments.data / "test.jsonl", data=settings.data)
+    known = {example.text for example in pool}
+    test = [example for example in test if example.text not in known]
+    labels = labels_of(pool)
+    bases = [load_run(work / f"base-{number}") for number in range(MOST_BASES)]
+    wanted = {
+        (num_labels, seed): subset_examples(pool, size=min(num_labels, len(pool)), seed=seed)
+        for num_labels in arguments.labels
+        for seed in range(arguments.seeds)
+    }
+    used = {example.text: None for subset in wanted.values() for example in subset}
+    place = {text: number for number, text in enumerate(used)}
+    test_texts = [example.text for example in test]
+    vectors = {
+        name: (document_vectors(some_bases, list(used)), document_vectors(some_bases, test_texts))
+        for name, some_bases in (("features of one base", bases[:1]), ("features", bases))
+    }
+    space_start = time.perf_counter()
+    space = fit_space(some(arguments.text, settings=settings))
+    space_seconds = time.perf_counter() - space_start
+    for (num_labels, seed), train in wanted.items():
+        path = work / "answers" / f"{num_labels}-{seed}.json"
+        if path.exists():
+            continue
+        found = answers(
+            train,
+            test,
+            labels=labels,
+            space=space,
+            vectors=vectors,
+            rows=np.array([place[example.text] for example in train]),
+        )
+        write_json(path, found)
+        told = {name: f"{np.mean(right):.1%}" for name, right in found["right"].items()}
+        print(num_labels, seed, told, file=sys.stderr, flush=True)
+    rows = table(work, labels=arguments.labels, seeds=arguments.seeds)
+    show(rows)
+    if arguments.json:
+        write_json(
+            arguments.json,
+            {
+                "date": time.strftime("%Y-%m-%d", time.gmtime()),
+                "environment": environment(),
+                "seeds": arguments.seeds,
+                "num_test": len(test),
+                "seconds": {"base": base_seconds, "latent space": space_seconds},
+                "rows": rows,
+            },
+        )
+    if arguments.plot:
+        draw(rows, path=arguments.plot)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""Several members as one: whose word counts how much, and how sure the blend may be.
+
+Comes in: probabilities that members gave to examples they had not seen, and the targets. Goes out:
+weights, a temperature, and probabilities of the blend. Letters: M members, N examples, C classes.
+Knows neither text nor what a member is.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from regraft.errors import DataError
+from regraft.regression import NUM_FOLDS, stratified_folds
+from regraft.runtime import SILENT, Progress
+from regraft.text import Example, labels_of
+
+# Nats, summed over all examples, that a square distance of 1 from equal weights costs: with few
+# examples a difference between members must be large to be believed. Measured 2026-11-16 on three
+# made-up members, 2 to 6 classes, 50 to 2,000 examples: of 0, 1, 3, 10, 30 and 100, 10 gave the best
+# accuracy or nearly so whether members were alike (92.6 % against 91.8 % without a pull, 50
+# examples), one was useless, or one far better.
+_PULL_TO_EQUAL = 10.0
+# The same for a temperature e times too high or too low.
+_PULL_TO_ONE = 1.0
+_MOST_TEMPERATURE = 20.0
+# A smaller probability counts as this one, so that no member alone can forbid a class.
+_LEAST_CHANCE = 1e-12
+
+
+def blended(
+    chances_MNC: Float[np.ndarray, "M N C"],
+    weights_M: Float[np.ndarray, " M"],
+    *,
+    temperature: float = 1.0,
+) -> Float[np.ndarray, "N C"]:
+    """The weighted mean of log-probabilities as probabilities; 0 where no member gives any.
+
+    Above a temperature of 1 they are less sure, below surer; the order of the classes stays.
+    """
+    scores_NC = np.tensordot(weights_M, _logs(chances_MNC), axes=1) / temperature
+    return _softmax(scores_NC, _known(chances_MNC))[0]
+
+
+def choose_weights(
+    chances_MNC: Float[np.ndarray, "M N C"], targets_N: Int[np.ndarray, " N"]
+) -> Float[np.ndarray, " M"]:
+    """Non-negative weights of sum 1 with the least cross-entropy, pulled slightly to equal ones.
+
+    Members are weighed at their own best temperature, which is then part of the weight: weights of
+    sum 1 could not make a timid member bolder. Measured as above with 5 classes and 200 examples,
+    the best of three members 0.3 times as sure as it should be: 83.7 % so, 78.7 % without; where
+    all are calibrated it costs 0.2 points. The problem is convex: there is one answer.
+    """
+    from scipy.optimize import LinearConstraint, minimize
+
+    num_members = len(chances_MNC)
+    equal_M = np.full(num_members, 1 / num_members)
+    sharpness_M = np.array([1 / calibrate(chances_NC, targets_N) for chances_NC in chances_MNC])
+    chances_MNC, targets_N = _telling(chances_MNC, targets_N)
+    num_examples = len(targets_N)
+    if num_members == 1 or num_examples == 0:
+        return equal_M
+    logs_MNC = sharpness_M[:, None, None] * _logs(chances_MNC)
+    known_NC = _known(chances_MNC)
+    target_logs_MN = logs_MNC[:, np.arange(num_examples), targets_N]
+    pull = _PULL_TO_EQUAL / num_examples
+
+    def loss(weights_M: Float[np.ndarray, " M"]) -> float:
+        _, sums_N = _softmax(np.tensordot(weights_M, logs_MNC, axes=1), known_NC)
+        apart = float(np.square(weights_M - equal_M).sum())
+        return float(np.mean(sums_N - weights_M @ target_logs_MN)) + pull * apart
+
+    def slope(weights_M: Float[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
+        chances_NC, _ = _softmax(np.tensordot(weights_M, logs_MNC, axes=1), known_NC)
+        expected_MN = np.einsum("nc,mnc->mn", chances_NC, logs_MNC)
+        fall_M = np.mean(expected_MN - target_logs_MN, axis=1)
+        return np.asarray(fall_M + 2 * pull * (weights_M - equal_M))
+
+    found = minimize(
+        loss,
+        equal_M,
+        jac=slope,
+        method="SLSQP",
+        bounds=[(0, 1)] * num_members,
+        constraints=LinearConstraint(np.ones(num_members), 1, 1),
+        options={"ftol": 1e-12, "maxiter": 1_000},
+    )
+    weights_M = np.clip(found.x, 0, 1) * sharpness_M
+    return np.asarray(weights_M / weights_M.sum())
+
+
+def calibrate(chances_NC: Float[np.ndarray, "N C"], targets_N: Int[np.ndarray, " N"]) -> float:
+    """The temperature with the least cross-entropy (arXiv 1706.04599), pulled slightly to 1."""
+    from scipy.optimize import minimize_scalar
+
+    (chances_NC,), targets_N = _telling(chances_NC[None], targets_N)
+    num_examples = len(targets_N)
+    if num_examples == 0:
+        return 1.0
+    logs_NC, known_NC = _logs(chances_NC), chances_NC > 0
+    target_logs_N = logs_NC[np.arange(num_examples), targets_N]
+
+    def loss(log_temperature: float) -> float:
+        sharpness = np.exp(-log_temperature)
+        _, sums_N = _softmax(logs_NC * sharpness, known_NC)
+        pull = _PULL_TO_ONE / num_examples * log_temperature**2
+        return float(np.mean(sums_N - target_logs_N * sharpness) + pull)
+
+    most = float(np.log(_MOST_TEMPERATURE))
+    found = minimize_scalar(loss, bounds=(-most, most), method="bounded", options={"xatol": 1e-8})
+    return float(np.exp(found.x))
+
+
+def out_of_fold(
+    fit: Callable[[Int[np.ndarray, " S"], Int[np.ndarray, " U"]], Float[np.ndarray, "U C"]],
+    examples: Sequence[Example],
+    *,
+    folds: int = NUM_FOLDS,
+    seed: int = 0,
+    progress: Progress = SILENT,
+) -> Float[np.ndarray, "N C"]:
+    """For each example the probabilities of a model that has not seen it.
+
+    `fit(seen, unseen)` is given rows of the examples: it trains on the first and answers the
+    second. Classes are spread over the folds; one with a single example is unknown to its model.
+    """
+    labels = labels_of(examples)
+    targets_N = labels.targets(examples)
+    if (np.bincount(targets_N, minlength=len(labels)) > 1).sum() < 2:
+        raise DataError(
+            f"Fewer than two labels have more than one of the {len(examples)} examples.",
+            "A model is asked about examples it has not seen, and must know two labels to answer.",
+            remedy="Label more examples, or give some as valid.",
+        )
+    folds_N = stratified_folds(targets_N, num_folds=min(folds, len(examples)), seed=seed)
+    held_out = [np.flatnonzero(folds_N == fold) for fold in np.unique(folds_N)]
+    answers = []
+    progress.start("out of fold", total=len(held_out))
+    try:
+        for unseen in held_out:
+            answers.append(fit(np.setdiff1d(np.arange(len(examples)), unseen), unseen))
+            progress.advance()
+    finally:
+        progress.finish()
+    return np.concatenate(answers)[np.argsort(np.concatenate(held_out))]
+
+
+def _telling(
+    chances_MNC: Float[np.ndarray, "M N C"], targets_N: Int[np.ndarray, " N"]
+) -> tuple[Float[np.ndarray, "M K C"], Int[np.ndarray, " K"]]:
+    """The examples whose class some member knew: the others only ask all to be less sure."""
+    known_N = _known(chances_MNC)[np.arange(len(targets_N)), targets_N]
+    return chances_MNC[:, known_N], targets_N[known_N]
+
+
+def _known(chances_MNC: Float[np.ndarray, "M N C"]) -> Bool[np.ndarray, "N C"]:
+    return np.asarray((chances_MNC > 0).any(axis=0))
+
+
+def _logs(chances: Float[np.ndarray, "*M N C"]) -> Float[np.ndarray, "*M N C"]:
+    return np.log(np.maximum(chances.astype(np.float64), _LEAST_CHANCE))
+
+
+def _softmax(
+    scores_NC: Float[np.ndarray, "N C"], known_NC: Bool[np.ndarray, "N C"]
+) -> tuple[Float[np.ndarray, "N C"], Float[np.ndarray, " N"]]:
+    """Probabilities over the known classes, and the log of the sum they were divided by."""
+    from scipy.special import logsumexp
+
+    scores_NC = np.where(known_NC, scores_NC, -np.inf)
+    sums_N1 = logsumexp(scores_NC, axis=1, keepdims=True)
+    return np.exp(scores_NC - sums_N1), sums_N1[:, 0]

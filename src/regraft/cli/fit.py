@@ -1,0 +1,102 @@
+"""`regraft fit`: the whole recipe in one command."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regraft.cli import options, results, terminal
+from regraft.cli.options import data_flags, settings_from
+
+
+def fit(
+    texts: Annotated[
+        list[Path],
+        typer.Option(
+            "--text",
+            metavar="FILE",
+            help="Text without labels; repeat for more files.",
+            show_default=False,
+        ),
+    ],
+    train: Annotated[
+        Path,
+        typer.Option("--train", metavar="FILE", help="Labelled examples.", show_default=False),
+    ],
+    out: options.RunOut,
+    valid: Annotated[
+        Path | None,
+        typer.Option(
+            "--valid",
+            metavar="FILE",
+            help="Examples to choose by; without, cross-validation on --train.",
+            show_default=False,
+        ),
+    ] = None,
+    test: Annotated[
+        Path | None,
+        typer.Option(
+            "--test", metavar="FILE", help="Examples opened once, at the end.", show_default=False
+        ),
+    ] = None,
+    minutes: Annotated[
+        float, typer.Option("--minutes", metavar="M", help="Time to take at most.")
+    ] = 30.0,
+    seed: options.Seed = None,
+    text_column: Annotated[
+        str | None,
+        typer.Option(
+            "--text-column", metavar="NAME", help="Column of the text.", show_default=False
+        ),
+    ] = None,
+    label: options.LabelColumn = None,
+    encoding: options.Encoding = None,
+    documents: options.Documents = None,
+    assignments: options.Assignments = None,
+    resume: options.Resume = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Make the best classifier that text and a few labels can give.
+
+    Learns vectors of documents from the text, fits several models on the labels, and blends them by
+    how well each does on examples it has not seen. Nothing has to be chosen.
+
+    \b
+    Example:
+      regraft fit --text reviews.txt --train labels.csv --out runs/reviews
+      regraft predict runs/reviews new.csv
+    """
+    settings = settings_from(
+        "pretrain",
+        preset="bag",
+        assignments=assignments,
+        flags={
+            **data_flags(text=text_column, label=label, encoding=encoding, documents=documents),
+            "train.seed": seed,
+        },
+    )
+    from regraft.fit import fit as run
+    from regraft.fitted import evaluate_fitted
+
+    with terminal.progress_on_stderr(quiet=quiet) as progress:
+        result = run(
+            texts,
+            train=train,
+            valid=valid,
+            out=out,
+            settings=settings,
+            minutes=minutes,
+            resume=resume,
+            progress=progress,
+        )
+        tested = None
+        if test is not None:
+            tested = evaluate_fitted(out, test, data=settings.data, progress=progress)
+    if json:
+        values = result.to_dict()
+        if tested is not None:
+            values["test"] = {name: scores.to_dict() for name, scores in tested.items()}
+        terminal.show_json(values)
+    else:
+        results.show_fitted(result, tested=tested)
