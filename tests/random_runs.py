@@ -14,6 +14,7 @@ from conftest import make_examples
 
 from regraft.config import Settings, TokenizerSettings, resolve
 from regraft.heads import Model, build_classifier, build_language_model
+from regraft.model import pair_key
 from regraft.runfolder import RunFolder, RunInfo
 from regraft.tokenizer import Tokenizer
 from regraft.vocabulary import train_tokenizer
@@ -28,6 +29,7 @@ SHAPE = {
     "data.max_length": 32,
     "train.steps": 1,
 }
+BAG_SHAPE = {**SHAPE, "model.num_layers": 0, "model.num_pairs": 900}
 
 
 def tiny_tokenizer() -> Tokenizer:
@@ -46,7 +48,7 @@ def shaken(model: Model, *, seed: int = 0) -> Model:
 
 
 def random_model(settings: Settings, *, vocab_size: int, is_classifier: bool) -> Model:
-    """What the settings describe, with shaken weights."""
+    """What the settings describe, with shaken weights; a bag knows some pairs."""
     if is_classifier:
         model = build_classifier(
             settings.model,
@@ -58,6 +60,10 @@ def random_model(settings: Settings, *, vocab_size: int, is_classifier: bool) ->
         model = build_language_model(
             settings.model, vocab_size=vocab_size, objective=settings.objective
         )
+    if settings.model.family == "bag":
+        generator = torch.Generator().manual_seed(0)
+        pairs_N2 = torch.randint(vocab_size, (800, 2), generator=generator)
+        model.backbone.know_pairs(pair_key(pairs_N2[:, 0], pairs_N2[:, 1]).unique())
     return shaken(model)
 
 
@@ -72,7 +78,8 @@ def write_run(
     result: dict[str, Any] | None = None,
 ) -> Path:
     """A run folder: of a classifier if there is a pooling, else of a language model."""
-    changes = {**SHAPE, "objective.kind": objective, "head.pooling": pooling, **(overrides or {})}
+    shape = BAG_SHAPE if preset == "bag" else SHAPE
+    changes = {**shape, "objective.kind": objective, "head.pooling": pooling, **(overrides or {})}
     recipe = "pretrain" if pooling is None else "finetune"
     settings = resolve(recipe, preset=preset, overrides=changes)
     tokenizer = tokenizer or tiny_tokenizer()

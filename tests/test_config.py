@@ -104,7 +104,7 @@ def test_base_refuses_to_be_changed():
 
 
 def test_derived_values_are_what_is_saved():
-    for preset, width in (("lab", 64), ("bert", 256), ("modern", 128)):
+    for preset, width in (("lab", 64), ("bert", 256), ("modern", 128), ("bag", 64)):
         model = resolve("pretrain", preset=preset, size="tiny").model
         assert (model.family, model.feedforward_width) == (preset, width)
     overrides = {"model.feedforward_width": "auto"}
@@ -119,6 +119,8 @@ def test_derived_values_are_what_is_saved():
         ("bert", "sop", "bidirectional"),
         ("modern", "hybrid", "bidirectional"),
         ("modern", "causal", "causal"),
+        ("modern", "contrast", "bidirectional"),
+        ("bag", "contrast", "bidirectional"),
     ],
 )
 def test_objective_decides_where_a_token_looks(preset, kind, attention):
@@ -186,10 +188,39 @@ def test_all_problems_are_reported_at_once():
         ({"train.steps": 3, "train.epochs": 2}, "train: epochs and steps are both set; give one"),
         ({"train.threads": 0}, "train.threads: 0 is not at least 1"),
         ({"train.optimizer": "muon", "train.parallel": "fsdp"}, "muon needs whole matrices"),
+        (
+            {"model.num_layers": 0},
+            "model.num_layers: 0, and the modern family needs at least 1 layer",
+        ),
+        ({"objective.group_size": 1}, "objective.group_size: input should be greater than or equal"),
+        ({"model.num_pairs": 0}, "model.num_pairs: input should be greater than or equal to 1"),
     ],
 )
 def test_contradictions_are_refused(overrides, expected):
     assert expected in error_of(overrides=overrides)
+
+
+def test_bag_has_no_layers_and_predicts_no_tokens():
+    given = {"model.num_layers": 2, "objective.kind": "masked"}
+    assert error_of(preset="bag", overrides=given).startswith(
+        "2 settings are wrong: model.num_layers: 2, and the bag family has no layers; "
+        "objective.kind: masked predicts tokens from those around them, and the bag family has no "
+        "layers that look around; take --preset modern, or --objective contrast."
+    )
+    for kind in ("causal", "masked", "replaced", "hybrid"):
+        assert f"objective.kind: {kind} predicts tokens" in error_of(
+            preset="bag", overrides={"objective.kind": kind}
+        )
+    assert "reads two sentences" in error_of(preset="bag", overrides={"objective.kind": "bert"})
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_size_of_a_bag_is_its_width(size):
+    model = resolve("pretrain", preset="bag", size=size).model
+    assert (model.width, model.num_layers, model.num_heads) == (SIZES[size][0], 0, 1)
+    minutes = {"train.minutes": 1.0}
+    settings = resolve("pretrain", preset="bag", size="auto", overrides=minutes)
+    assert with_size(settings, size).model == model
 
 
 HIDING = "masked, bert, sop, replaced, hybrid"
@@ -208,6 +239,9 @@ PACKING = "causal, masked, replaced, hybrid"
         ("hybrid", "objective.generator_share", 0.5, "replaced"),
         ("bert", "data.packing", "isolated", PACKING),
         ("sop", "data.packing", "document", PACKING),
+        ("masked", "objective.group_size", 8, "contrast"),
+        ("contrast", "objective.mask_rate", 0.3, HIDING),
+        ("contrast", "data.packing", "isolated", PACKING),
     ],
 )
 def test_setting_that_the_objective_does_not_read_is_refused(tmp_path, kind, key, value, readers):
@@ -229,11 +263,13 @@ def test_setting_that_the_objective_does_not_read_is_refused(tmp_path, kind, key
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("kind", ["causal", "masked", "bert", "sop", "replaced", "hybrid"])
+@pytest.mark.parametrize(
+    "kind", ["causal", "masked", "bert", "sop", "replaced", "hybrid", "contrast"]
+)
 def test_what_a_preset_or_a_default_says_may_have_no_effect(preset, kind):
     carried = resolve("pretrain", preset=preset)
     defaults = Settings(train=carried.train)
-    family = {"model.family": "bert", "objective.kind": kind}
+    family = {"model.family": "bert", "model.num_layers": 2, "objective.kind": kind}
     for said in (carried, defaults):
         given = {
             "objective.mask_rate": said.objective.mask_rate,
@@ -241,6 +277,7 @@ def test_what_a_preset_or_a_default_says_may_have_no_effect(preset, kind):
             "objective.mask_rate_end": "none",
             "objective.causal_share": str(said.objective.causal_share),
             "objective.generator_share": said.objective.generator_share,
+            "objective.group_size": said.objective.group_size,
             "data.packing": said.data.packing,
         }
         settings = resolve("pretrain", preset=preset, overrides={**given, **family})
@@ -274,7 +311,7 @@ def test_settings_need_a_length():
 def test_unknown_preset_and_size_are_named():
     assert (
         error_of(preset="labb")
-        == "There is no preset 'labb'. Presets are lab, bert, modern. Did you mean 'lab'?"
+        == "There is no preset 'labb'. Presets are lab, bert, modern, bag. Did you mean 'lab'?"
     )
     assert "size: 'huge' is not one of auto, tiny, mini, small, base" in error_of(size="huge")
 
@@ -291,8 +328,8 @@ def test_bad_config_files_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("preset = 5", "There is no preset 5. Presets are lab, bert, modern."),
-        ('preset = ["lab"]', "There is no preset ['lab']. Presets are lab, bert, modern."),
+        ("preset = 5", "There is no preset 5. Presets are lab, bert, modern, bag."),
+        ('preset = ["lab"]', "There is no preset ['lab']. Presets are lab, bert, modern, bag."),
         (
             "train = 5",
             "1 setting is wrong: train: a section holds settings, such as train.lr = 3e-4, not 5.",

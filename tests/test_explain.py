@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TINY
+from random_runs import write_run
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
@@ -295,3 +296,23 @@ def test_picture_refuses_positions_that_nobody_has_learned(tmp_path):
     code, said = picture("positions", "--preset", "bert", "--out", tmp_path / "p.png")
     assert code == 2
     assert "those of a preset are random numbers. Pass a pre-trained run with --run." in said
+
+
+def test_bag_has_neither_attention_nor_mask_nor_positions(tmp_path):
+    run = write_run(tmp_path / "bag", preset="bag", objective="contrast")
+    with pytest.raises(ConfigError) as caught:
+        explain.attention_of(run, "the plot is dull")
+    assert str(caught.value) == (
+        f"{run} is of the bag family, which has no attention: no token looks at others. Take a run "
+        "of another preset, such as lab, bert or modern."
+    )
+    told = {
+        "mask": "A bag has no mask: it has no attention, and no token looks at others.",
+        "positions": "A bag has no positions: it knows which tokens are neighbours, and not where.",
+    }
+    for subject, problem in told.items():
+        for which in (("--preset", "bag"), ("--run", run)):
+            code, said = picture(subject, *which, "--out", tmp_path / "p.png")
+            assert code == 2
+            assert f"{problem} Take --preset lab, bert or modern." in said
+    assert picture("masks", "--preset", "bag", "--out", tmp_path / "p.png")[0] == 0

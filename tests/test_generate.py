@@ -107,6 +107,22 @@ def test_masked_base_does_not_continue_and_causal_one_does_not_fill(run, tiny_pr
         fill(run_of("replaced", tiny_pretrain), "a <mask> book")
 
 
+def test_contrast_has_taught_neither(tiny_pretrain):
+    run = run_of("contrast", tiny_pretrain)
+    with pytest.raises(ConfigError) as caught:
+        generate(run, "a good")
+    assert str(caught.value) == (
+        "run was pre-trained by the objective contrast, which reads whole texts and predicts none; "
+        "it has not learned to continue a text. Pre-train with --objective causal or hybrid."
+    )
+    with pytest.raises(ConfigError) as caught:
+        fill(run, "a <mask> book")
+    assert str(caught.value) == (
+        "run was pre-trained by the objective contrast, which hides no tokens from the model; it "
+        "has not learned to guess them. Pre-train with --objective masked, bert, sop or hybrid."
+    )
+
+
 @pytest.mark.parametrize("kind", ["masked", "hybrid"])
 def test_fill_reads_both_sides_of_every_mask(kind, tiny_pretrain):
     run = run_of(kind, tiny_pretrain)

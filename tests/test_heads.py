@@ -1,5 +1,6 @@
 """Pooling reads real tokens only, heads score what they say, and a graft swaps the head alone."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -7,7 +8,9 @@ from torch.nn import functional as F
 
 from regraft.config import ModelSettings, ObjectiveSettings
 from regraft.heads import (
+    PAIRS_SEEN_AT_LEAST,
     LanguageModelHead,
+    NoHead,
     PairHead,
     Pooler,
     ReplacedHead,
@@ -16,7 +19,9 @@ from regraft.heads import (
     build_language_model,
     graft,
     pool,
+    tell_pairs,
 )
+from regraft.store import TokenStore
 
 FAMILIES = ["lab", "bert", "modern"]
 POOLINGS = ["last", "mean", "first"]
@@ -273,3 +278,73 @@ def test_what_a_graft_takes_over_cannot_change_its_new_weights():
         model, _ = graft(base, num_classes=4, pooling="first")
         weights.append(model.head.linear.weight)
     assert torch.equal(*weights)
+
+
+def small_bag() -> ModelSettings:
+    return ModelSettings(
+        family="bag",
+        attention="bidirectional",
+        width=12,
+        num_layers=0,
+        num_heads=1,
+        num_pairs=9,
+        dropout=0.0,
+        max_positions=64,
+    )
+
+
+def bag_store(num_repeats: int) -> TokenStore:
+    """One document that says `3 4 5` so often, and `7 8` once."""
+    ids = np.array([0, *[3, 4, 5] * num_repeats, 7, 8, 2], dtype=np.uint16)
+    return TokenStore.from_arrays(ids, np.array([0, len(ids)]), num_bytes=1)
+
+
+def test_bag_is_told_the_pairs_that_are_frequent_in_a_text():
+    model = build_language_model(
+        small_bag(), vocab_size=VOCAB, objective=ObjectiveSettings(kind="contrast")
+    )
+    assert isinstance(model.head, NoHead)
+    lively(model)
+    rows = torch.tensor([[3, 4], [4, 5], [5, 3], [7, 8], [5, 7]])
+
+    def is_known() -> list[bool]:
+        tokens = model.backbone.embedding(rows)
+        return (model.backbone(rows) != tokens).flatten(1).any(dim=1).tolist()
+
+    assert is_known() == [False] * 5
+    tell_pairs(model, bag_store(PAIRS_SEEN_AT_LEAST))
+    assert is_known() == [True, True, False, False, False]
+    # The third follows the second once less often than that.
+    tell_pairs(model, bag_store(PAIRS_SEEN_AT_LEAST + 1))
+    assert is_known() == [True, True, True, False, False]
+    others = base_of("modern", kind="contrast")
+    before = others.backbone(rows)
+    tell_pairs(others, bag_store(9))
+    assert torch.equal(others.backbone(rows), before)
+
+
+def test_classifier_on_a_bag_reads_directions_only():
+    model = build_classifier(small_bag(), vocab_size=VOCAB, num_classes=4, pooling="mean")
+    lively(model)
+    ids = torch.randint(VOCAB, (3, 7))
+    before = model(ids)
+    with torch.no_grad():
+        model.backbone.embedding.weight.mul_(5)
+        model.backbone.neighbours.weight.mul_(5)
+    torch.testing.assert_close(model(ids), before)
+    alone = model.eval()(ids[:1, :4])
+    padded = torch.cat([ids[:1, :4], torch.full((1, 3), 16)], dim=1)
+    real = torch.arange(7)[None] < 4
+    torch.testing.assert_close(model(padded, real_BT=real), alone)
+
+
+def test_graft_keeps_the_pairs_of_a_bag():
+    base = build_language_model(
+        small_bag(), vocab_size=VOCAB, objective=ObjectiveSettings(kind="contrast")
+    )
+    tell_pairs(base, bag_store(9))
+    model, transplant = graft(base, num_classes=4, pooling="mean")
+    assert torch.equal(model.backbone.pair_keys, base.backbone.pair_keys)
+    assert model.backbone.pair_keys is not base.backbone.pair_keys
+    assert transplant.num_parameters == (VOCAB + 9) * 12
+    assert transplant.num_new_parameters == HEAD

@@ -10,6 +10,7 @@ import pytest
 from random_runs import write_run
 
 from regraft.errors import ConfigError, DiskError, DiskFullError, RegraftError
+from regraft.heads import Model, NoHead
 from regraft.interop.delivery import (
     ExportResult,
     Parity,
@@ -156,3 +157,13 @@ def test_run_on_a_foreign_base_is_refused(run):
     with pytest.raises(ConfigError, match="stands on a Hugging Face model") as caught:
         check_family(foreign)
     assert "Models of regraft's own families can be exported" in str(caught.value)
+
+
+def test_base_without_a_head_is_refused(run):
+    bare = dataclasses.replace(run, model=Model(run.model.backbone, NoHead()))
+    with pytest.raises(ConfigError) as caught:
+        check_family(bare)
+    assert str(caught.value) == (
+        f"{run.run_dir} holds a base without a head, which scores nothing. Language models and "
+        "classifiers can be exported. Fine-tune it first: `regraft finetune --base ...`."
+    )

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import make_examples
-from random_runs import LABELS, SHAPE, random_model, tiny_tokenizer, unchecked, write_run
+from random_runs import (
+    BAG_SHAPE,
+    LABELS,
+    SHAPE,
+    random_model,
+    tiny_tokenizer,
+    unchecked,
+    write_run,
+)
 
 from regraft.classifier import TextClassifier
 from regraft.config import resolve
@@ -16,6 +24,7 @@ from regraft.errors import ConfigError, DataError
 from regraft.interop import onnx as onnx_export
 from regraft.interop.delivery import TOLERANCE
 from regraft.interop.onnx import Traceable, export_onnx
+from regraft.model import pair_key
 from regraft.runfolder import load_run
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -30,6 +39,7 @@ KINDS = [
     ("modern", "masked", None),
     ("modern", "causal", "last"),
     ("modern", "hybrid", "first"),
+    ("bag", "contrast", "mean"),
 ]
 SHAPES = [(1, 1), (1, 40), (3, 2), (5, 17)]
 
@@ -50,7 +60,8 @@ def random_batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
 @pytest.mark.parametrize(("preset", "objective", "pooling"), KINDS)
 @torch.no_grad()
 def test_traceable_model_is_the_model(preset, objective, pooling):
-    changes = {**SHAPE, "objective.kind": objective, "head.pooling": pooling}
+    shape = BAG_SHAPE if preset == "bag" else SHAPE
+    changes = {**shape, "objective.kind": objective, "head.pooling": pooling}
     recipe = "pretrain" if pooling is None else "finetune"
     settings = resolve(recipe, preset=preset, overrides=changes)
     model = random_model(settings, vocab_size=330, is_classifier=pooling is not None).eval()
@@ -171,6 +182,25 @@ def test_labels_that_the_model_does_not_know_are_refused(classifier_dir, example
     with pytest.raises(DataError, match="'positive' occurs only in"):
         export_onnx(classifier_dir, out=tmp_path / "out", int8=True, data_path=examples_path)
     assert not (tmp_path / "out").exists()
+
+
+def test_bag_is_exported_with_the_search_for_its_pairs(tmp_path):
+    run_dir = write_run(tmp_path / "run", preset="bag", objective="contrast", pooling="mean")
+    with unchecked():
+        result = export_onnx(run_dir, out=tmp_path / "out", int8=True)
+    assert result.largest_difference < TOLERANCE
+    assert 0.5 < result.int8.agreement <= 1
+    run = load_run(run_dir)
+    # Every known pair is found, the first and the last of the table among them; others are not.
+    keys = run.model.backbone.pair_keys
+    known = keys[keys < pair_key(torch.tensor(330), torch.tensor(0))]
+    assert 700 < len(known) < len(keys)
+    pairs_N2 = torch.stack([known >> 32, known & 0xFFFFFFFF], dim=1)
+    for ids_BT, real_BT in [*random_batches(), (pairs_N2, torch.ones_like(pairs_N2) > 0)]:
+        with torch.no_grad():
+            ours_BC = run.model(ids_BT, real_BT=real_BT)
+        theirs_BC = scores_of(tmp_path / "out" / "model.onnx", ids_BT, real_BT)
+        assert (theirs_BC - ours_BC).abs().max() < TOLERANCE
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import pytest
 from random_runs import tiny_tokenizer, write_run
 
 from regraft.errors import ConfigError
-from regraft.interop.translation import translations
+from regraft.interop.translation import check_expressible, translations
 from regraft.runfolder import load_run
 
 
@@ -67,3 +67,16 @@ def test_norms_have_our_epsilon(tokenizer, tmp_path):
     run = load_run(run_dir)
     (part,) = translations(run)
     assert part.config["layer_norm_eps"] == run.model.backbone.embedding_norm.eps
+
+
+@pytest.mark.parametrize("pooling", [None, "mean"])
+def test_bag_is_like_no_class(pooling, tokenizer, tmp_path):
+    parts = {"preset": "bag", "objective": "contrast", "pooling": pooling}
+    run_dir = write_run(tmp_path / "run", tokenizer=tokenizer, **parts)
+    with pytest.raises(ConfigError) as caught:
+        check_expressible(load_run(run_dir))
+    assert str(caught.value) == (
+        f"{run_dir} is of the bag family, which no class of transformers can express. None of them "
+        "looks up vectors for pairs of neighbours. Export a classifier on it with --format onnx, "
+        "or take a base of another --preset."
+    )

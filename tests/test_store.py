@@ -174,7 +174,7 @@ def test_frequent_pairs_are_those_of_a_plain_counter(block, monkeypatch):
 
 
 def test_frequent_pairs_are_of_large_ids_and_of_a_view():
-    documents = [[START, 3_000_000_000, 4_000_000_000, END], [START, 5, 6, END]] * 6
+    documents = [[START, 1_000_000_000, 2_000_000_000, END], [START, 5, 6, END]] * 6
     rest, _ = in_memory(documents).split(share=0.25, seed=0)
     order = np.random.default_rng(0).permutation(12)
     expected = counted_pairs([documents[number] for number in order[3:]])

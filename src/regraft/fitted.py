@@ -41,7 +41,7 @@ class FittedClassifier:
     temperature: float
 
     @property
-    def classes_(self) -> NDArray[np.str_]:
+    def classes_(self) -> NDArray[Any]:
         """The labels, in the order of the columns of `predict_proba`."""
         return np.array(self.labels)
 
@@ -76,9 +76,9 @@ class FittedClassifier:
         )
         return mixed_NC
 
-    def predict(self, texts: Sequence[str]) -> NDArray[np.str_]:
+    def predict(self, texts: Sequence[str]) -> NDArray[Any]:
         """The most probable label of every text."""
-        predicted: NDArray[np.str_] = self.classes_[self.predict_proba(texts).argmax(axis=1)]
+        predicted: NDArray[Any] = self.classes_[self.predict_proba(texts).argmax(axis=1)]
         return predicted
 
 
