@@ -35,6 +35,8 @@ def shrunken(plan: Plan) -> Plan:
             "train.valid_share": 0.1,
         },
         finetuning={**TRAINING, "train.epochs": 1},
+        fit_minutes=0.5,
+        fitting={"tokenizer.size": 300, "model.width": 8, "model.num_pairs": 20},
     )
 
 

@@ -221,7 +221,7 @@ class TrainSettings(_Section):
     optimizer: Annotated[
         Literal["adam", "adamw", "muon"],
         Doc(
-            "Optimiser; `muon` moves hidden matrices by Muon and the rest by AdamW, and wants about "
+            "Optimiser; `muon` moves hidden matrices by Muon and the rest by AdamW; it wants about "
             "twice the rate."
         ),
     ] = "adamw"

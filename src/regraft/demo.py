@@ -19,7 +19,9 @@ from regraft.compare import Comparison, compare
 from regraft.config import resolve
 from regraft.corpora import fetch
 from regraft.errors import CorpusError, RunFolderError
-from regraft.finetune import finetune
+from regraft.evaluate import Evaluation
+from regraft.fit import FitResult, fit
+from regraft.fitted import evaluate_fitted
 from regraft.generate import generate
 from regraft.pretrain import pretrain
 from regraft.report import write_report
@@ -42,6 +44,8 @@ class Plan:
     prompt: str
     pretraining: dict[str, Any]
     finetuning: dict[str, Any]
+    fit_minutes: float
+    fitting: dict[str, Any]
 
 
 REAL = Plan(
@@ -62,6 +66,8 @@ REAL = Plan(
         "model.num_heads": 2,
     },
     finetuning={"train.epochs": 6, "data.max_length": 192},
+    fit_minutes=4.0,
+    fitting={},
 )
 SYNTHETIC = Plan(
     title="synthetic product reviews made by a small grammar, not real text",
@@ -80,6 +86,8 @@ SYNTHETIC = Plan(
         "model.num_layers": 2,
     },
     finetuning={"train.epochs": 10, "data.max_length": 96},
+    fit_minutes=0.5,
+    fitting={"tokenizer.size": 1000},
 )
 NUM_SYNTHETIC = 6000
 SYNTHETIC_WARNING = "Synthetic text, made by a small grammar: the numbers say nothing of real text."
@@ -102,6 +110,8 @@ class DemoResult:
     is_synthetic: bool
     title: str
     comparison: Comparison
+    fitted: FitResult
+    tested: dict[str, Evaluation]
     generated: str
     predictions: tuple[Prediction, ...]
     report_path: Path
@@ -109,7 +119,7 @@ class DemoResult:
 
 
 def demo(*, out: Path, offline: bool = False, progress: Progress = SILENT) -> DemoResult:
-    """Pre-train on text without labels, graft, compare, report: all into the folder `out`."""
+    """Pre-train, graft, compare, report; then the recipe of `fit`: all into the folder `out`."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunFolderError(
             f"{out} is not an empty folder.",
@@ -145,18 +155,21 @@ def demo(*, out: Path, offline: bool = False, progress: Progress = SILENT) -> De
         warnings = (SYNTHETIC_WARNING, *comparison.warnings)
         comparison = dataclasses.replace(comparison, warnings=warnings)
     report = write_report(comparison, out / "report")
-    finetune(
-        base=base_dir,
+    fitted = fit(
+        [paths["text"]],
         train=paths["train"],
         valid=paths["valid"],
         out=classifier_dir,
-        settings=settings,
+        settings=resolve("pretrain", preset="bag", overrides=plan.fitting),
+        minutes=plan.fit_minutes,
         progress=progress,
     )
     return DemoResult(
         is_synthetic=plan is SYNTHETIC,
         title=plan.title,
         comparison=comparison,
+        fitted=fitted,
+        tested=evaluate_fitted(classifier_dir, paths["test"], progress=progress),
         generated=generate(base_dir, plan.prompt, temperature=0.7, top_k=50, max_tokens=40),
         predictions=_predictions(
             classifier_dir, test=load_examples(paths["test"], data=settings.data)

@@ -235,10 +235,7 @@ def show_fitted(result: "FitResult", *, tested: "dict[str, Evaluation] | None") 
         f"tokens, {_counted(result.num_bases, 'base')}; "
         f"{terminal.duration(result.seconds)} of {result.minutes:g} min."
     )
-    best = max((s.accuracy.mean, n) for n, s in result.scores.items() if n != "blend")[1]
-    terminal.show_line(
-        f"The best member by itself is {best}. Try it: regraft predict {result.run_dir} FILE"
-    )
+    terminal.show_line(f"Use it: regraft predict {result.run_dir} FILE")
 
 
 _MEMBER_NAMES = {
@@ -331,6 +328,9 @@ def show_demo(result: "DemoResult") -> None:
     terminal.show_line(f"Data: {result.title}.")
     show_comparison(result.comparison, report_path=result.report_path)
     terminal.show_line()
+    terminal.show_line("What `regraft fit` makes of the same text and labels:")
+    show_fitted(result.fitted, tested=result.tested)
+    terminal.show_line()
     terminal.show_line(f"The base goes on writing: {result.generated}")
     terminal.show_line("The classifier reads texts it has never seen:")
     for prediction in result.predictions:
@@ -352,6 +352,8 @@ def demo_to_dict(result: "DemoResult") -> dict[str, Any]:
         "is_synthetic": result.is_synthetic,
         "title": result.title,
         "comparison": comparison_to_dict(result.comparison),
+        "fitted": result.fitted.to_dict(),
+        "tested": {name: tested.to_dict() for name, tested in result.tested.items()},
         "generated": result.generated,
         "predictions": [dataclasses.asdict(prediction) for prediction in result.predictions],
         "report_path": str(result.report_path),
