@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from regraft.evaluate import evaluate
     from regraft.finetune import finetune
+    from regraft.fit import fit
     from regraft.generate import generate
     from regraft.ledger import ledger
     from regraft.pretrain import pretrain
@@ -45,6 +46,7 @@ __all__ = [
     "compare",
     "evaluate",
     "finetune",
+    "fit",
     "generate",
     "ledger",
     "load_classifier",
@@ -69,6 +71,7 @@ _HOMES = {
     "compare": "compare",
     "evaluate": "evaluate",
     "finetune": "finetune",
+    "fit": "fit",
     "generate": "generate",
     "ledger": "ledger",
     "load_classifier": "classifier",

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from regraft.baselines import fit_latent, fit_linear
 from regraft.blend import blended, calibrate, choose_weights
-from regraft.config import Settings, replace
+from regraft.config import Settings, replace, resolve
 from regraft.errors import ConfigError, DataError
 from regraft.features import document_vectors
 from regraft.finetune import examples_fingerprint
@@ -114,17 +114,18 @@ def fit(
     train: str | Path,
     valid: str | Path | None = None,
     out: str | Path,
-    settings: Settings,
+    settings: Settings | None = None,
     minutes: float = 30.0,
     resume: bool = False,
     progress: Progress = SILENT,
 ) -> FitResult:
     """Make a classifier of the examples in `train` with the help of all `texts`, in `minutes`.
 
-    `settings` are those of pre-training. Without `valid` everything is chosen by cross-validation:
+    `settings` are those of pre-training, by default the preset `bag`. Without `valid` everything is chosen by cross-validation:
     no label is held back from the members.
     """
     fit_start = time.perf_counter()
+    settings = settings or resolve("pretrain", preset="bag")
     if minutes <= 0:
         raise ConfigError(f"--minutes is {minutes:g}.", remedy="Give at least one minute or so.")
     examples, watched = _examples(train, valid, settings=settings)

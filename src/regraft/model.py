@@ -312,7 +312,8 @@ def repeats_weight(
 
     The weight of TF-IDF: a text that says a word ten times does not mean it ten times as much.
     """
-    documents_BT = torch.arange(len(ids_BT), device=ids_BT.device).unsqueeze(1) << 16
+    # Not len(ids_BT), which a graph would keep for good.
+    documents_BT = torch.arange(ids_BT.shape[0], device=ids_BT.device).unsqueeze(1) << 16
     if segments_BT is not None:
         documents_BT = documents_BT + segments_BT
     keys_BT = ((documents_BT << 32) + ids_BT).where(is_counted_BT, -1)
