@@ -68,7 +68,9 @@ def split_corpus(work: Path) -> tuple[Path, Path]:
     return work / "text.txt", work
 
 
-def make_bases(texts: Sequence[Path], *, settings: Settings, work: Path) -> list[float]:
+def make_bases(
+    texts: Sequence[Path], *, settings: Settings, num_bases: int, work: Path
+) -> list[float]:
     """The bases of the recipe, each made once; returns the seconds of each."""
     store_dir = work / "store"
     if not (store_dir / "store.json").exists():
@@ -77,7 +79,7 @@ def make_bases(texts: Sequence[Path], *, settings: Settings, work: Path) -> list
         tokenizer = load_tokenizer(work / "tokenizer.json")
         write_store(texts, data=settings.data, tokenizer=tokenizer, store_dir=store_dir)
     seconds = []
-    for number in range(MOST_BASES):
+    for number in range(num_bases):
         result = pretrain(
             [store_dir],
             out=work / f"base-{number}",
@@ -206,6 +208,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, metavar="FOLDER")
     parser.add_argument("--labels", type=int, nargs="+", default=[200, 500, 2000])
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--bases", type=int, default=MOST_BASES)
     parser.add_argument("--work", type=Path, metavar="DIR", default=Path("runs/recipes"))
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers to FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw them into FILE.png")
@@ -216,13 +219,15 @@ def main() -> None:
         text, arguments.data = split_corpus(work)
         arguments.text = [text]
     settings = resolve("pretrain", preset="bag")
-    base_seconds = make_bases(arguments.text, settings=settings, work=work)
+    base_seconds = make_bases(
+        arguments.text, settings=settings, num_bases=arguments.bases, work=work
+    )
     pool = load_examples(arguments.data / "train.jsonl", data=settings.data)
     test = load_examples(arguments.data / "test.jsonl", data=settings.data)
     known = {example.text for example in pool}
     test = [example for example in test if example.text not in known]
     labels = labels_of(pool)
-    bases = [load_run(work / f"base-{number}") for number in range(MOST_BASES)]
+    bases = [load_run(work / f"base-{number}") for number in range(arguments.bases)]
     wanted = {
         (num_labels, seed): subset_examples(pool, size=min(num_labels, len(pool)), seed=seed)
         for num_labels in arguments.labels

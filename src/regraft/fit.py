@@ -121,8 +121,8 @@ def fit(
 ) -> FitResult:
     """Make a classifier of the examples in `train` with the help of all `texts`, in `minutes`.
 
-    `settings` are those of pre-training, by default the preset `bag`. Without `valid` everything is chosen by cross-validation:
-    no label is held back from the members.
+    `settings` are those of pre-training, by default the preset `bag`. Without `valid` everything is
+    chosen by cross-validation: no label is held back from the members.
     """
     fit_start = time.perf_counter()
     settings = settings or resolve("pretrain", preset="bag")
