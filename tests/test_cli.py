@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from typer import Typer
@@ -94,6 +94,12 @@ def test_sizes_of_the_option_are_those_of_the_settings() -> None:
     assert run("pretrain", "a.txt", "--out", "b", "--size", "huge").exit_code == 2
     usage = run("pretrain", "--help").stdout
     assert f"<{'|'.join([*presets.SIZES, 'auto'])}>" in usage
+
+
+def test_objectives_of_the_option_are_those_of_the_settings() -> None:
+    kinds = get_args(get_type_hints(config.ObjectiveSettings)["kind"])
+    usage = run("pretrain", "--help").stdout
+    assert f"<{'|'.join(kinds)}>" in "".join(usage.split())
 
 
 def test_no_command_shows_the_commands() -> None:

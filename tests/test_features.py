@@ -1,6 +1,5 @@
 """Vectors of texts: windows of long ones, order, scale, several bases side by side."""
 
-
 import numpy as np
 import pytest
 

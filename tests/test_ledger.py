@@ -4,9 +4,11 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from regraft.batches import Batch
 from regraft.config import (
     ModelSettings,
     ObjectiveSettings,
@@ -14,6 +16,7 @@ from regraft.config import (
     resolve,
     with_size,
 )
+from regraft.corruption import Moment
 from regraft.heads import build_classifier, build_language_model
 from regraft.ledger import (
     CAUSAL,
@@ -23,6 +26,7 @@ from regraft.ledger import (
     ledger,
     size_for_budget,
 )
+from regraft.objectives import contrast
 from regraft.presets import FEEDFORWARD_FACTOR, LAB_VOCABULARY, SIZES
 
 FAMILIES = ["lab", "bert", "modern"]
@@ -275,6 +279,20 @@ def test_flops_are_those_that_torch_counts(family, num_classes):
     counted = count(small(family), num_classes=num_classes, **how)
     # What happens once a row is rounded to whole operations a token.
     assert counter.get_total_flops() == pytest.approx(2 * 7 * counted.flops_forward, abs=14)
+
+
+def test_flops_of_contrast_are_those_that_torch_counts():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model = build_language_model(small_bag(), vocab_size=31, objective=CONTRAST)
+    # One group of five documents, each in two halves of seven tokens.
+    batch = Batch(
+        torch.randint(31, (10, 7)), torch.ones(10, 7, dtype=torch.bool), torch.zeros(10).long()
+    )
+    with FlopCounterMode(display=False) as counter:
+        contrast(model, batch, Moment(seed=0, step=0, rows=np.arange(1), done=0.0))
+    counted = count(small_bag(), vocab_size=31, objective=CONTRAST)
+    assert counter.get_total_flops() == pytest.approx(10 * 7 * counted.flops_forward, abs=70 / 2)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ Properties hold for every family and both attentions: `FAMILIES` and `ATTENTIONS
 """
 
 import dataclasses
+import itertools
 import math
 
 import pytest
@@ -569,7 +570,7 @@ def plain_bag(
 ) -> torch.Tensor:
     """The same by loops: n equal tokens, or known pairs, count 1 + log n together."""
     tokens, order = backbone.embedding.weight, sorted(pairs)
-    neighbours = list(zip(row[:-1], row[1:], strict=True))
+    neighbours = list(itertools.pairwise(row))
 
     def weight(thing: object, things: list) -> float:
         return (1 + math.log(things.count(thing))) / things.count(thing)

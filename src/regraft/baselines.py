@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from regraft.errors import DataError
 from regraft.members import Stored, load_member, rebuilding
-from regraft.regression import Member, rebuilt_regression, tune, unit_length
+from regraft.regression import Member, one_thread, rebuilt_regression, tune, unit_length
 from regraft.runtime import SILENT, Progress, tracked
 from regraft.text import Example, Labels, check_trainable
 
@@ -186,7 +186,6 @@ def fit_in_space(
 def fit_space(texts: Iterable[str], *, seed: int = 0, progress: Progress = SILENT) -> LatentSpace:
     """A truncated SVD of TF-IDF over words and pairs of words; the texts are read once."""
     from sklearn.utils.extmath import randomized_svd
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     # Kept: how many there are decides which terms are rare.
     documents = list(tracked(texts, name="reading text", total=None, progress=progress))
@@ -203,8 +202,7 @@ def fit_space(texts: Iterable[str], *, seed: int = 0, progress: Progress = SILEN
     del documents, counted
     progress.start("latent dimensions", total=None)
     try:
-        # One thread: the same numbers on every machine, and no fight for busy cores.
-        with threadpool_limits(1):
+        with one_thread():
             _, _, axes_KV = randomized_svd(
                 matrix,
                 n_components=min(LATENT_DIMENSIONS, *matrix.shape),

@@ -22,14 +22,22 @@ from regraft.config import Settings, replace, resolve
 from regraft.errors import ConfigError, DataError
 from regraft.features import document_vectors
 from regraft.finetune import examples_fingerprint
-from regraft.fitted import Member, base_dirs
+from regraft.fitted import Member, base_dir
 from regraft.heads import build_language_model
 from regraft.metrics import Interval, accuracy_interval
 from regraft.objectives import build_objective
 from regraft.pairs import pretraining_rows
 from regraft.pretrain import pretrain
 from regraft.regression import fit_regression
-from regraft.runfolder import LoadedRun, RunFolder, RunInfo, load_run, open_run, read_info
+from regraft.runfolder import (
+    LoadedRun,
+    RunFolder,
+    RunInfo,
+    load_run,
+    open_run,
+    read_info,
+    read_settings,
+)
 from regraft.runtime import SILENT, Progress
 from regraft.shards import source_fingerprint, write_store
 from regraft.store import TokenStore, open_store
@@ -219,10 +227,10 @@ def _fit(
     )
     store = open_store(folder.tokens_dir, tokenizer=tokenizer)
     _warn_of_language(examples, store=store, tokenizer=tokenizer, progress=progress)
-    passes = _make_bases(
+    num_bases, passes = _make_bases(
         store, folder=folder, settings=settings, tokenizer=tokenizer, clock=clock, progress=progress
     )
-    bases = [load_run(path) for path in base_dirs(folder.run_dir)]
+    bases = [load_run(base_dir(folder.run_dir, number)) for number in range(num_bases)]
     members = _fit_members(
         texts,
         examples=examples,
@@ -297,8 +305,8 @@ def _make_bases(
     tokenizer: Tokenizer,
     clock: _Clock,
     progress: Progress,
-) -> float:
-    """As many bases as the time allows, at least one; returns the passes of each over the text."""
+) -> tuple[int, float]:
+    """(number of bases, passes of each over the text): as many as the time allows, one at least."""
     pass_seconds = _pass_seconds(store, settings=settings, tokenizer=tokenizer)
     passes = 1.0
     if pass_seconds > clock.left_for_bases:
@@ -318,14 +326,12 @@ def _make_bases(
             f"A pass over the text takes about {pass_seconds:.0f} s: {told}, one pass each."
         )
     for number in range(num_bases):
-        pretrain(
-            [folder.tokens_dir],
-            out=folder.run_dir / "bases" / str(number),
-            settings=replace(settings, "train", seed=settings.train.seed + number),
-            resume=True,
-            progress=progress,
-        )
-    return passes
+        there = base_dir(folder.run_dir, number)
+        # One that was begun goes on as it was planned, however much time is left now.
+        seeded = replace(settings, "train", seed=settings.train.seed + number)
+        begun = read_settings(there) if RunFolder(there).exists else seeded
+        pretrain([folder.tokens_dir], out=there, settings=begun, resume=True, progress=progress)
+    return num_bases, passes
 
 
 def _pass_seconds(store: TokenStore, *, settings: Settings, tokenizer: Tokenizer) -> float:

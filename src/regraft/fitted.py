@@ -92,7 +92,7 @@ def load_fitted(run_dir: Path) -> FittedClassifier:
         )
     result: dict[str, Any] = info.result
     members = {name: MEMBERS[name].load(run_dir / "members" / name) for name in result["weights"]}
-    bases = [load_run(path) for path in base_dirs(run_dir)] if "features" in members else []
+    bases = [load_run(base_dir(run_dir, number)) for number in range(result["num_bases"])]
     return FittedClassifier(
         labels=info.labels,
         bases=bases,
@@ -102,9 +102,9 @@ def load_fitted(run_dir: Path) -> FittedClassifier:
     )
 
 
-def base_dirs(run_dir: Path) -> list[Path]:
-    """The folders of the bases, in the order they were made in."""
-    return sorted(path.parent for path in (run_dir / "bases").glob("*/run.json"))
+def base_dir(run_dir: Path, number: int) -> Path:
+    """The run folder of a base, in the order they were made in."""
+    return run_dir / "bases" / str(number)
 
 
 def evaluate_fitted(

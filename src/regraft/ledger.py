@@ -421,10 +421,8 @@ def _language_head_flops(
             Term("detector, at every token", "(2 d² + 2 d)", 2 * d * d + 2 * d),
         )
     if kind == "contrast":
-        similar = Term(
-            "similarity of halves, once each", "2 G d / T", round(2 * shape["G"] * d / T)
-        )
-        return (similar,)
+        # G² products of two vectors for 2 G halves; their cost is shared by the T tokens of each.
+        return (Term("similarity of halves, once a group", "G d / T", round(shape["G"] * d / T)),)
     where, share = ("every token", "") if kind == "causal" else ("predicted tokens", "m ")
     terms: tuple[Term, ...]
     terms = (Term(f"head, at {where}", f"2 {share}V d", round(2 * predicted * V * d)),)

@@ -8,6 +8,7 @@ C classes, D features, V examples of valid. Knows no text and no network.
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -259,6 +260,17 @@ def unit_length(vectors_ND: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"
     return doubles_ND / np.where(lengths_N1 == 0, 1, lengths_N1)
 
 
+def one_thread() -> AbstractContextManager[object]:
+    """One thread for linear algebra inside: no fight for busy cores, and sums in one order.
+
+    Two busy cores, 1,600 reviews, 2026-11-15: all fits 25 s with two threads, 10 s with one.
+    """
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    limits: AbstractContextManager[object] = threadpool_limits(1)
+    return limits
+
+
 def _best(
     answers: Sequence[Float[np.ndarray, "N C"]],
     targets_N: Int[np.ndarray, " N"],
@@ -285,17 +297,16 @@ def _best(
 def _turned(matrix: Matrix) -> tuple[Matrix, Float[np.ndarray, "N R"] | None]:
     """Few sparse rows of many features, in the R <= N dimensions they span, and the way back.
 
-    Ridge-like penalties do not see a rotation, so the regression is the same one. Five folds of 300
-    reviews, 5 classes, 130,000 features, busy machine, 2026-11-16: 225 s without this, SECONDS with.
+    The penalty of a regression does not see a rotation, so it is the same one.
     """
     import scipy.linalg
     import scipy.sparse
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     num_rows, num_features = matrix.shape
-    if not scipy.sparse.issparse(matrix) or num_rows > min(num_features, _MOST_TURNED_ROWS):
+    is_dense = not scipy.sparse.issparse(matrix)
+    if is_dense or num_rows > min(num_features, _MOST_TURNED_ROWS):
         return matrix, None
-    with threadpool_limits(1):
+    with one_thread():
         squares_N, vectors_NN = scipy.linalg.eigh((matrix @ matrix.T).toarray())
     spanned_N = squares_N > num_rows * np.finfo(np.float64).eps * squares_N.max()
     lengths_R, vectors_NR = np.sqrt(squares_N[spanned_N]), vectors_NN[:, spanned_N]
@@ -306,11 +317,9 @@ def _fit(
     matrix: Matrix, targets_N: Int[np.ndarray, " N"], strength: float, *, seed: int
 ) -> "sklearn.linear_model.LogisticRegression":
     from sklearn.linear_model import LogisticRegression
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     regression = LogisticRegression(C=strength, max_iter=2_000, random_state=seed)
-    # Two busy cores, 1,600 reviews, 2026-11-15: all fits 25 s with two threads, 10 s with one.
-    with threadpool_limits(1):
+    with one_thread():
         regression.fit(matrix, targets_N)
     # In the order in which it will be loaded: a product of the other order may round otherwise.
     regression.coef_ = np.ascontiguousarray(regression.coef_)

@@ -162,16 +162,23 @@ def test_two_processes_equal_one_at_the_same_batch(tmp_path, text, alone, parall
     assert_equal(alone, tmp_path / parallel, atol=1e-5)
 
 
+# Groups of four documents, so that there are several for two processes.
+BAG = {"model.num_layers": 0, "model.num_pairs": 200, "objective.group_size": 4}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["replaced", "bert"])
+@pytest.mark.parametrize(
+    ("preset", "kind", "shape"),
+    [("bert", "replaced", {}), ("bert", "bert", {}), ("bag", "contrast", BAG)],
+)
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_two_processes_learn_any_objective_as_one(tmp_path, text, parallel, kind):
-    changes = {"model.dropout": 0, "train.lr": 1e-4, "train.steps": 6, "objective.kind": kind}
-    settings = resolve("pretrain", preset="bert", overrides={**TINY, **changes})
+def test_two_processes_learn_any_objective_as_one(tmp_path, text, parallel, preset, kind, shape):
+    more = {"objective.kind": kind, **shape}
+    changes = {"model.dropout": 0, "train.lr": 1e-4, "train.steps": 6, **more}
+    settings = resolve("pretrain", preset=preset, overrides={**TINY, **changes})
     pretrain([text], out=tmp_path / "alone", settings=settings)
-    more = {"objective.kind": kind, "train.parallel": parallel}
-    arguments = command(text, tmp_path / "two", steps=6, **more)
-    finish(launch(2, *arguments, "--preset", "bert"))
+    arguments = command(text, tmp_path / "two", steps=6, **more, **{"train.parallel": parallel})
+    finish(launch(2, *arguments, "--preset", preset))
     assert_equal(tmp_path / "alone", tmp_path / "two", atol=1e-5)
 
 

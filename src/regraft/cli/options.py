@@ -45,7 +45,7 @@ Size = Annotated[
     ),
 ]
 Objective = Annotated[
-    Literal["causal", "masked", "bert", "sop", "replaced", "hybrid"] | None,
+    Literal["causal", "masked", "bert", "sop", "replaced", "hybrid", "contrast"] | None,
     _setting("objective.kind", "--objective"),
 ]
 Steps = Annotated[int | None, _setting("train.steps", "--steps", "N")]
