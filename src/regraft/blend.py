@@ -50,7 +50,8 @@ def choose_weights(
     Members are weighed at their own best temperature, which is then part of the weight: weights of
     sum 1 could not make a timid member bolder. Measured as above with 5 classes, 200 examples and a
     pull of 10, the best of three members 0.3 times as sure as it should be: 83.7 % so, 78.7 %
-    without; where all are calibrated it costs 0.2 points. The problem is convex: one answer.
+    without; where all are calibrated it costs 0.2 points, with 50 examples 0.4 to 0.7. The problem
+    is convex: one answer.
     """
     from scipy.optimize import LinearConstraint, minimize
 
