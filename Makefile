@@ -50,7 +50,7 @@ check: $(DEV) ## What CI runs: format, lint, types, imports, spelling, docs, the
 	$(BIN)/python docs/generate.py --check
 	@$(MAKE) --no-print-directory test
 
-bench: $(DEV) ## The measurements that claims in the docs come from, with their peers: an hour
+bench: $(DEV) ## The measurements that claims in the docs come from, with their peers: three hours
 	@$(INSTALL) '.[bench]'
 	@mkdir -p docs/benchmarks
 	@for script in benchmarks/[a-z]*.py; do \
