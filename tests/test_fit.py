@@ -12,6 +12,7 @@ from regraft.config import Settings, resolve
 from regraft.errors import ConfigError, DataError, RunFolderError
 from regraft.fit import MOST_BASES, FitResult, fit
 from regraft.fitted import evaluate_fitted, load_fitted
+from regraft.runfolder import load_run
 from regraft.synthetic import synthetic_reviews
 
 SMALL = {
@@ -125,6 +126,10 @@ def test_finished_recipe_is_not_run_again(fitted, files, settings):
         progress=told,
     )
     assert again == result
+    with pytest.raises(RunFolderError, match="train has changed"):
+        fit([files["text"]], train=files["valid"], out=out, settings=settings, resume=True)
+    with pytest.raises(RunFolderError, match="holds a blend of `regraft fit`, not one model"):
+        load_run(out)
     with pytest.raises(RunFolderError, match="already holds a run"):
         fit([files["text"]], train=files["train"], out=out, settings=settings)
 
@@ -148,7 +153,7 @@ def test_interrupted_recipe_goes_on_to_the_same_weights(fitted, files, settings,
     assert again.weights == result.weights
 
 
-def test_bad_input_is_told(files, settings, tmp_path):
+def test_bad_input_is_told(files, settings, tmp_path, monkeypatch):
     few = tmp_path / "few.csv"
     few.write_text("text,label\n" + "good,pos\nbad,neg\n" * 3, encoding="utf-8")
     arguments = {"out": tmp_path / "run", "settings": settings}
@@ -160,8 +165,14 @@ def test_bad_input_is_told(files, settings, tmp_path):
     )
     with pytest.raises(DataError, match="one example only of 'mixed'"):
         fit([files["text"]], train=lonely, **arguments)
-    with pytest.raises(ConfigError, match="--minutes is 0"):
-        fit([files["text"]], train=files["train"], minutes=0, **arguments)
+    for minutes in (0, float("nan"), float("inf")):
+        with pytest.raises(ConfigError, match="--minutes is"):
+            fit([files["text"]], train=files["train"], minutes=minutes, **arguments)
+    with pytest.raises(ConfigError, match="standard input"):
+        fit(["-"], train=files["train"], **arguments)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="runs in one process"):
+        fit([files["text"]], train=files["train"], **arguments)
     assert not (tmp_path / "run").exists()
 
 

@@ -7,6 +7,8 @@ made of, and what each part is worth: docs/concepts/recipe.md.
 
 import dataclasses
 import itertools
+import json
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +30,7 @@ from regraft.metrics import Interval, accuracy_interval
 from regraft.objectives import build_objective
 from regraft.pairs import pretraining_rows
 from regraft.pretrain import pretrain
-from regraft.regression import fit_regression
+from regraft.regression import NUM_FOLDS, fit_regression, stratified_folds
 from regraft.runfolder import (
     LoadedRun,
     RunFolder,
@@ -36,9 +38,8 @@ from regraft.runfolder import (
     load_run,
     open_run,
     read_info,
-    read_settings,
 )
-from regraft.runtime import SILENT, Progress
+from regraft.runtime import SILENT, Progress, device, write_json
 from regraft.shards import source_fingerprint, write_store
 from regraft.store import TokenStore, open_store
 from regraft.text import (
@@ -56,6 +57,12 @@ from regraft.vocabulary import train_tokenizer
 
 # Fewer labels cannot say which member is the better one.
 FEWEST_LABELS = 10
+
+# A year: more is a slip of the finger.
+MOST_MINUTES = 525_600
+
+# How many bases a recipe makes, decided once: it lies in the folder while it runs and after.
+PLAN_NAME = "plan.json"
 
 # Bases that differ in their seed alone, side by side: the more the better, each adding less.
 MOST_BASES = 4
@@ -134,15 +141,24 @@ def fit(
     """
     fit_start = time.perf_counter()
     settings = settings or resolve("pretrain", preset="bag")
-    if minutes <= 0:
-        raise ConfigError(f"--minutes is {minutes:g}.", remedy="Give at least one minute or so.")
+    if not 0 < minutes <= MOST_MINUTES:
+        raise ConfigError(
+            f"--minutes is {minutes:g}.",
+            f"It is more than 0 and at most {MOST_MINUTES:,}.",
+            remedy="Give a minute at least, for a large text half an hour.",
+        )
+    if Path("-") in map(Path, texts):
+        raise ConfigError(
+            "--text is standard input, and the recipe reads its text more than once.",
+            remedy="Save it to a file, and give that.",
+        )
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            "regraft fit runs in one process.",
+            remedy="Start it without torchrun; `regraft pretrain` runs in many.",
+        )
     examples, watched = _examples(train, valid, settings=settings)
     with open_run(out, resume=resume) as (folder, resume):
-        if resume and folder.exists:
-            there = read_finished(folder)
-            if there is not None:
-                progress.say(f"{folder.run_dir} is complete already.")
-                return there
         return _fit(
             [*texts, train],
             examples=examples,
@@ -218,6 +234,10 @@ def _fit(
         resume=resume,
         progress=progress,
     )
+    there = read_finished(folder)
+    if there is not None:
+        progress.say(f"{folder.run_dir} is complete already.")
+        return there
     write_store(
         texts,
         data=settings.data,
@@ -232,7 +252,8 @@ def _fit(
     )
     bases = [load_run(base_dir(folder.run_dir, number)) for number in range(num_bases)]
     members = _fit_members(
-        texts,
+        # Without the labelled examples, which are added there.
+        texts[:-1],
         examples=examples,
         watched=watched,
         labels=labels,
@@ -257,7 +278,7 @@ def _fit(
         num_tokens=store.num_tokens,
         num_bases=len(bases),
         passes=passes,
-        scores=_scores(members, weights=weights, targets_N=targets_N),
+        scores=_scores(members, weights=weights, targets_N=targets_N, seed=settings.train.seed),
         weights=weights,
         temperature=temperature,
         minutes=clock.budget_seconds / 60,
@@ -307,8 +328,37 @@ def _make_bases(
     progress: Progress,
 ) -> tuple[int, float]:
     """(number of bases, passes of each over the text): as many as the time allows, one at least."""
+    plan_path = folder.run_dir / PLAN_NAME
+    if plan_path.exists():
+        # A resumed recipe goes on as it was planned, however fast the machine is now.
+        plan = json.loads(plan_path.read_text(encoding="utf-8"))
+    else:
+        plan = _plan(store, settings=settings, tokenizer=tokenizer, clock=clock, progress=progress)
+        write_json(plan_path, plan)
+    lengths = {"steps": None, "epochs": None, "minutes": None, **plan["length"]}
+    for number in range(plan["num_bases"]):
+        pretrain(
+            [folder.tokens_dir],
+            out=base_dir(folder.run_dir, number),
+            settings=replace(settings, "train", seed=settings.train.seed + number, **lengths),
+            resume=True,
+            progress=progress,
+        )
+    return plan["num_bases"], plan["passes"]
+
+
+def _plan(
+    store: TokenStore,
+    *,
+    settings: Settings,
+    tokenizer: Tokenizer,
+    clock: _Clock,
+    progress: Progress,
+) -> dict[str, Any]:
+    """How many bases, and how long each learns: one pass, or as much of it as the time allows."""
     pass_seconds = _pass_seconds(store, settings=settings, tokenizer=tokenizer)
     passes = 1.0
+    length: dict[str, float] = {"epochs": 1}
     if pass_seconds > clock.left_for_bases:
         # One base that does not see all of the text: better than none.
         minutes = max(clock.left_for_bases, 0.1 * clock.budget_seconds) / 60
@@ -317,7 +367,7 @@ def _make_bases(
             f"A pass over the text would take {pass_seconds / 60:.1f} min; in {minutes:.1f} min "
             f"the base sees about {passes:.0%} of it. More --minutes would help."
         )
-        settings = replace(settings, "train", epochs=None, minutes=minutes)
+        length = {"minutes": minutes}
     num_bases = 1
     if passes == 1.0:
         num_bases = min(max(int(clock.left_for_bases / (1.15 * pass_seconds)), 1), MOST_BASES)
@@ -325,20 +375,14 @@ def _make_bases(
         progress.say(
             f"A pass over the text takes about {pass_seconds:.0f} s: {told}, one pass each."
         )
-    for number in range(num_bases):
-        there = base_dir(folder.run_dir, number)
-        # One that was begun goes on as it was planned, however much time is left now.
-        seeded = replace(settings, "train", seed=settings.train.seed + number)
-        begun = read_settings(there) if RunFolder(there).exists else seeded
-        pretrain([folder.tokens_dir], out=there, settings=begun, resume=True, progress=progress)
-    return num_bases, passes
+    return {"num_bases": num_bases, "passes": passes, "length": length}
 
 
 def _pass_seconds(store: TokenStore, *, settings: Settings, tokenizer: Tokenizer) -> float:
     """Measured on a few steps of a model that is thrown away."""
     model = build_language_model(
         settings.model, vocab_size=tokenizer.vocab_size, objective=settings.objective
-    )
+    ).to(device())
     rows = pretraining_rows(store, tokenizer=tokenizer, settings=settings)
     trial = dataclasses.replace(settings.train, epochs=None, minutes=None, steps=_PACE_STEPS)
     state = build_state(model, settings=trial, num_rows=len(rows.lengths))
@@ -352,7 +396,8 @@ def _pass_seconds(store: TokenStore, *, settings: Settings, tokenizer: Tokenizer
     per_token = float(np.median([record.seconds / record.num_tokens for record in records]))
     num_steps = steps_per_epoch(len(rows.lengths), settings=settings.train)
     # By tokens as by steps: a step of long documents takes longer than one of short ones.
-    return max(per_token * store.num_tokens, num_steps * min(r.seconds for r in records))
+    num_tokens = min(store.num_tokens, int(rows.lengths.sum()))
+    return max(per_token * num_tokens, num_steps * min(r.seconds for r in records))
 
 
 def _fit_members(
@@ -405,11 +450,24 @@ def _judged(member: Member) -> NDArray[np.float64]:
 
 
 def _scores(
-    members: dict[str, Member], *, weights: dict[str, float], targets_N: NDArray[np.int64]
+    members: dict[str, Member],
+    *,
+    weights: dict[str, float],
+    targets_N: NDArray[np.int64],
+    seed: int,
 ) -> dict[str, MemberScore]:
-    """The blend and its members, on texts that none of them was fitted on."""
+    """The blend and its members, on texts that none of them was fitted on.
+
+    The weights of the blend that is scored come from other folds than the examples it answers. That
+    members chose their C by the same examples makes all scores slightly too good.
+    """
     chances_MNC = np.stack([_judged(member) for member in members.values()])
-    mixed_NC = blended(chances_MNC, np.array(list(weights.values())))
+    mixed_NC = np.zeros_like(chances_MNC[0])
+    folds_N = stratified_folds(targets_N, num_folds=NUM_FOLDS, seed=seed)
+    for fold in np.unique(folds_N):
+        is_asked_N = folds_N == fold
+        others_M = choose_weights(chances_MNC[:, ~is_asked_N], targets_N[~is_asked_N])
+        mixed_NC[is_asked_N] = blended(chances_MNC[:, is_asked_N], others_M)
     scores = {"blend": MemberScore(_interval(mixed_NC, targets_N), weight=None, seconds=0.0)}
     for name, member in members.items():
         accuracy = _interval(_judged(member), targets_N)

@@ -262,6 +262,11 @@ def load_run(run_dir: Path, *, kind: Kind | None = None) -> LoadedRun:
             f"The run in {run_dir} has not ended: there are no final weights yet.",
             remedy="Wait if it still runs; else repeat the command that began it with --resume.",
         )
+    if info.kind == "blend":
+        raise RunFolderError(
+            f"{run_dir} holds a blend of `regraft fit`, not one model.",
+            remedy="Use `regraft predict` or `evaluate`; single models are in its folder bases.",
+        )
     if kind is not None and info.kind != kind:
         raise RunFolderError(
             f"{run_dir} holds a {info.kind}, not a {kind}.",

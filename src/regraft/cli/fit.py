@@ -36,11 +36,15 @@ def fit(
     test: Annotated[
         Path | None,
         typer.Option(
-            "--test", metavar="FILE", help="Examples opened once, at the end.", show_default=False
+            "--test",
+            metavar="FILE",
+            help="Examples opened once, at the end.",
+            exists=True,
+            show_default=False,
         ),
     ] = None,
     minutes: Annotated[
-        float, typer.Option("--minutes", metavar="M", help="Time to take at most.")
+        float, typer.Option("--minutes", metavar="M", help="Time to take, about.")
     ] = 30.0,
     seed: options.Seed = None,
     text_column: Annotated[
