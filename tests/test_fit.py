@@ -6,8 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Recorder
+from typer.testing import CliRunner
 
 from regraft.classifier import load_classifier
+from regraft.cli import app
 from regraft.config import Settings, resolve
 from regraft.errors import ConfigError, DataError, RunFolderError
 from regraft.fit import MOST_BASES, FitResult, fit
@@ -191,3 +193,11 @@ def test_labels_in_another_language_are_told(files, settings, tmp_path):
         progress=told,
     )
     assert any("look like another language" in message for message in told.messages)
+
+
+def test_missing_test_file_is_told_before_the_work(files, tmp_path):
+    given = ["--text", files["text"], "--train", files["train"], "--test", tmp_path / "none.csv"]
+    done = CliRunner().invoke(app, ["fit", *map(str, given), "--out", str(tmp_path / "run")])
+    assert done.exit_code == 2
+    assert "There is no file" in done.stderr
+    assert not (tmp_path / "run").exists()

@@ -7,6 +7,7 @@ import typer
 
 from regraft.cli import options, results, terminal
 from regraft.cli.options import data_flags, settings_from
+from regraft.errors import DataError
 
 
 def fit(
@@ -39,7 +40,6 @@ def fit(
             "--test",
             metavar="FILE",
             help="Examples opened once, at the end.",
-            exists=True,
             show_default=False,
         ),
     ] = None,
@@ -80,6 +80,9 @@ def fit(
             "train.seed": seed,
         },
     )
+    if test is not None and not test.exists():
+        # Now, and not after all the minutes.
+        raise DataError(f"There is no file {test}.", remedy="Check the path of --test.")
     from regraft.fit import fit as run
     from regraft.fitted import evaluate_fitted
 
