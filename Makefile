@@ -11,7 +11,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench docs format golden clean
+.PHONY: help demo test check bench study docs format golden clean
 
 help: ## List the targets
 	@echo "regraft: pre-train on your own text, graft a classifier, prove what it was worth."
@@ -50,13 +50,20 @@ check: $(DEV) ## What CI runs: format, lint, types, imports, spelling, docs, the
 	$(BIN)/python docs/generate.py --check
 	@$(MAKE) --no-print-directory test
 
-bench: $(DEV) ## The measurements that claims in the docs come from, with their peers: three hours
+# Two kinds: how fast we are beside peers, and which choices make good models.
+SPEED := pretraining masked finetuning tokenising parallel
+QUALITY := objectives optimizers recipes
+MEASURE = for name in $(1); do echo "== $$name"; \
+	$(BIN)/python benchmarks/$$name.py --json docs/benchmarks/$$name.json --plot docs/benchmarks/$$name.png || exit 1; done
+
+bench: $(DEV) ## Speed beside peers, measured in one run each: an hour
 	@$(INSTALL) '.[bench]'
 	@mkdir -p docs/benchmarks
-	@for script in benchmarks/[a-z]*.py; do \
-		name=$$(basename $$script .py); echo "== $$name"; \
-		$(BIN)/python $$script --json docs/benchmarks/$$name.json --plot docs/benchmarks/$$name.png || exit 1; \
-	done
+	@$(call MEASURE,$(SPEED))
+
+study: $(DEV) ## Which objective, optimiser and recipe is best, with few labels: two hours
+	@mkdir -p docs/benchmarks
+	@$(call MEASURE,$(QUALITY))
 
 docs: $(DEV) ## Write docs/reference/ anew from the code
 	$(BIN)/python docs/generate.py

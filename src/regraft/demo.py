@@ -66,7 +66,7 @@ REAL = Plan(
         "model.num_heads": 2,
     },
     finetuning={"train.epochs": 6, "data.max_length": 192},
-    fit_minutes=4.0,
+    fit_minutes=3.0,
     fitting={},
 )
 SYNTHETIC = Plan(
