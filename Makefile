@@ -34,7 +34,7 @@ $(DEV): $(STAMP)
 	@$(INSTALL) '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## The whole story on real reviews, under ten minutes
+demo: $(STAMP) ## The whole story on real reviews, about ten minutes
 	@$(BIN)/regraft demo
 
 test: $(DEV) ## All tests: the fast suite, then the slow one
