@@ -15,23 +15,15 @@ import pytest
 from conftest import TINY, Recorder, make_examples, write_examples
 
 import regraft
-from regraft.compare import (
-    ArmSummary,
-    Comparison,
-    PairedTest,
-    SeedRun,
-    VerdictKind,
-    _mistakes,
-    _warnings,
-    compare,
-    judge,
-)
+from regraft.compare import SeedRun, _mistakes, _warnings, compare
 from regraft.config import resolve
 from regraft.errors import ConfigError, DataError, RegraftError, RunFolderError
+from regraft.evidence import ArmSummary, Comparison, PairedTest, VerdictKind
 from regraft.metrics import Interval
 from regraft.presets import ARMS
 from regraft.report import comparison_to_dict, write_report
 from regraft.text import Example, Labels
+from regraft.verdict import judge
 
 NEURAL = ("pretrained", "scratch", "frozen")
 SETTINGS = resolve("finetune", overrides={**TINY, "train.epochs": 2})
@@ -350,7 +342,7 @@ def test_finished_comparison_is_not_taken_for_another(compared: Compared, tmp_pa
     with pytest.raises(RunFolderError, match="was started otherwise: test has changed"):
         compare(**{**inputs, "test": compared.inputs["valid"]})
     (out / "report.json").write_text("{}")
-    with pytest.raises(RunFolderError, match=r"report\.json cannot be read: 'arms'"):
+    with pytest.raises(RunFolderError, match=r"report\.json cannot be read: verdict: missing"):
         compare(**inputs)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from regraft import report
-from regraft.compare import ArmSummary, Comparison, Mistake, PairedTest
+from regraft.evidence import ArmSummary, Comparison, Mistake, PairedTest
 from regraft.metrics import Interval
 
 SCRIPT = 'A <script>alert("x")</script> & a | pipe\nin two lines'

@@ -8,11 +8,10 @@ arm is trained. Draws nothing and prints nothing.
 import contextlib
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +30,13 @@ from regraft.batches import example_rows
 from regraft.config import Settings, resolve, settings_to_dict
 from regraft.errors import ConfigError, DataError, RunFolderError
 from regraft.evaluate import class_probabilities, cut_share
+from regraft.evidence import (
+    REPORT_NAME,
+    ArmSummary,
+    Comparison,
+    Mistake,
+    PairedTest,
+)
 from regraft.finetune import examples_fingerprint, load_splits, start_from_base
 from regraft.metrics import (
     Interval,
@@ -53,12 +59,9 @@ from regraft.text import (
     find_leaks,
     load_examples,
 )
+from regraft.verdict import judge
 
-REPORT_NAME = "report.json"
 NUM_MISTAKES = 12
-SIGNIFICANCE = 0.05
-
-VerdictKind = Literal["pays", "loses-to-linear", "ties-with-linear", "no-gain", "hurts", "no-base"]
 
 
 @dataclass(frozen=True)
@@ -69,99 +72,6 @@ class SeedRun:
     valid_accuracy: tuple[float, ...]
     test_probabilities: NDArray[np.float64]
     seconds: float
-
-
-@dataclass(frozen=True)
-class ArmSummary:
-    """What an arm reached over its seeds."""
-
-    name: str
-    description: str
-    num_seeds: int
-    valid_accuracy: Interval
-    test_accuracy: Interval
-    test_accuracy_without_leaks: Interval | None
-    macro_f1: float
-    calibration_error: float
-    seconds: float
-    num_collapsed: int
-    valid_curves: tuple[tuple[float, ...], ...]
-    confusion: list[list[int]]
-
-
-@dataclass(frozen=True)
-class PairedTest:
-    """First less second, on the same test examples."""
-
-    first: str
-    second: str
-    difference: Interval
-    p_permutation: float
-    p_mcnemar: float
-
-    @property
-    def is_significant(self) -> bool:
-        """Both the test and the interval must say so."""
-        excludes_zero = self.difference.low > 0 or self.difference.high < 0
-        return self.p_permutation < SIGNIFICANCE and excludes_zero
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """A test example that the base arm gets wrong with confidence."""
-
-    text: str
-    label: str
-    predicted: str
-    probability: float
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Everything a report tells."""
-
-    verdict: str
-    verdict_kind: VerdictKind
-    arms: tuple[ArmSummary, ...]
-    tests: tuple[PairedTest, ...]
-    labels: tuple[str, ...]
-    num_train: int
-    num_valid: int
-    num_test: int
-    num_test_leaks: int
-    cut_share: float
-    settings: dict[str, Any]
-    environment: dict[str, str]
-    fingerprints: dict[str, str]
-    command: str
-    created: str
-    base: dict[str, Any]
-    mistakes: tuple[Mistake, ...]
-    warnings: tuple[str, ...]
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Comparison":
-        """The comparison again from its report.json."""
-        return cls(
-            **{
-                **values,
-                "arms": tuple(_arm_from_dict(arm) for arm in values["arms"]),
-                "tests": tuple(
-                    PairedTest(**{**test, "difference": Interval(**test["difference"])})
-                    for test in values["tests"]
-                ),
-                "labels": tuple(values["labels"]),
-                "mistakes": tuple(Mistake(**mistake) for mistake in values["mistakes"]),
-                "warnings": tuple(values["warnings"]),
-            }
-        )
-
-
-def _arm_from_dict(values: Mapping[str, Any]) -> ArmSummary:
-    names = ("valid_accuracy", "test_accuracy", "test_accuracy_without_leaks")
-    intervals = {name: values[name] and Interval(**values[name]) for name in names}
-    curves = tuple(tuple(curve) for curve in values["valid_curves"])
-    return ArmSummary(**{**values, **intervals, "valid_curves": curves})
 
 
 def compare(
@@ -423,50 +333,6 @@ def _paired_tests(
         for name in runs
         if name != first
     )
-
-
-def judge(arms: Sequence[ArmSummary], tests: Sequence[PairedTest]) -> tuple[VerdictKind, str]:
-    """The verdict in one sentence, by fixed rules: a gap counts if its paired test says so."""
-    score = {arm.name: arm.test_accuracy.mean for arm in arms}
-    against = {test.second: test for test in tests if test.first == "pretrained"}
-    if not {"scratch", "linear"} & against.keys():
-        return "no-base", (
-            "The base was compared neither with scratch nor with a linear model, "
-            "so there is no verdict."
-        )
-    ours = f"{score['pretrained']:.1%}"
-    kind: VerdictKind = "pays"
-    parts = []
-    if "scratch" in against:
-        gain = against["scratch"]
-        theirs = f"{score['scratch']:.1%} from scratch, {_gap(gain)}"
-        if gain.is_significant and gain.difference.mean > 0:
-            parts.append(f"Pre-training helped: {ours} against {theirs}")
-        elif gain.is_significant:
-            kind = "hurts"
-            parts.append(f"Pre-training hurt: {ours} against {theirs}")
-        else:
-            kind = "no-gain"
-            parts.append(f"No gain from pre-training was found: {ours} against {theirs}")
-    else:
-        parts.append(f"The pre-trained model reaches {ours}")
-    if "linear" in against:
-        gap = against["linear"]
-        theirs = f"TF-IDF + logistic regression ({score['linear']:.1%}, {_gap(gap)})"
-        if not gap.is_significant:
-            kind = "ties-with-linear" if kind == "pays" else kind
-            parts.append(f"it cannot be told apart from {theirs}")
-        elif gap.difference.mean > 0:
-            parts.append(f"it beats {theirs}")
-        else:
-            kind = "loses-to-linear" if kind == "pays" else kind
-            parts.append(f"it loses to {theirs}")
-    return kind, "; ".join(parts) + "."
-
-
-def _gap(test: PairedTest) -> str:
-    gap = test.difference
-    return f"{100 * gap.mean:+.1f} points [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]"
 
 
 def _mistakes(

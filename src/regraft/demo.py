@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from regraft.classifier import load_classifier
-from regraft.compare import Comparison, compare
+from regraft.compare import compare
 from regraft.config import resolve
 from regraft.corpora import fetch
 from regraft.errors import CorpusError, RunFolderError
 from regraft.evaluate import Evaluation
+from regraft.evidence import Comparison
 from regraft.fit import FitResult, fit
 from regraft.fitted import evaluate_fitted
 from regraft.generate import generate

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regraft.arms import ArmsFolder
-from regraft.compare import REPORT_NAME, ArmSummary, Comparison, PairedTest
 from regraft.config import flat
+from regraft.evidence import REPORT_NAME, ArmSummary, Comparison, PairedTest
 from regraft.metrics import Interval
 from regraft.runtime import write_json, write_text, write_whole
 

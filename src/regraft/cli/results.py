@@ -13,9 +13,9 @@ from regraft.cli import terminal
 
 if TYPE_CHECKING:
     from regraft.bench import BenchResult
-    from regraft.compare import Comparison
     from regraft.demo import DemoResult
     from regraft.evaluate import Evaluation
+    from regraft.evidence import Comparison
     from regraft.finetune import FinetuneResult
     from regraft.fit import FitResult
     from regraft.ledger import Ledger

@@ -1,0 +1,198 @@
+"""What a comparison found, as plain values: scores, label curve, tests, checks, how it was made.
+
+compare.py fills these in, verdict.py concludes from them, report.py tells them, and report.json
+holds them. Every number is decided before it gets here. Knows no model, no file, no torch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from regraft.metrics import Interval
+
+REPORT_NAME = "report.json"
+SIGNIFICANCE = 0.05
+
+VerdictKind = Literal["pays", "loses-to-linear", "ties-with-linear", "no-gain", "hurts", "no-base"]
+
+
+@dataclass(frozen=True)
+class ConfidenceBin:
+    """Test answers of about the same confidence: how sure, how often right."""
+
+    confidence: float
+    accuracy: float
+    count: int
+
+
+@dataclass(frozen=True)
+class LengthBin:
+    """Test examples of `low` to `high` words, and how often the arm is right on them."""
+
+    low: int
+    high: int
+    count: int
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class ArmSummary:
+    """What an arm reached over its seeds, with the largest number of labels."""
+
+    name: str
+    description: str
+    num_seeds: int
+    valid_accuracy: Interval
+    test_accuracy: Interval
+    test_accuracy_without_leaks: Interval | None
+    macro_f1: float
+    calibration_error: float
+    seconds: float
+    num_collapsed: int
+    valid_curves: tuple[tuple[float, ...], ...]
+    confusion: list[list[int]]
+    # The means over seeds of the temperature fitted on valid, and of the error it leaves.
+    temperature: float | None = None
+    calibrated_error: float | None = None
+    reliability: tuple[ConfidenceBin, ...] = ()
+    by_length: tuple[LengthBin, ...] = ()
+    # What the grid chose on valid, one entry a seed; empty where nothing was to choose.
+    chosen: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """One arm with one number of labels, over its seeds."""
+
+    arm: str
+    num_labels: int
+    num_seeds: int
+    accuracy: Interval
+    macro_f1: Interval
+    seconds: float
+    num_collapsed: int
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """First less second, on the same test examples."""
+
+    first: str
+    second: str
+    difference: Interval
+    p_permutation: float
+    p_mcnemar: float
+    # Corrected over all tests of the comparison (Holm 1979).
+    p_holm: float | None = None
+
+    @property
+    def is_significant(self) -> bool:
+        """Both the test and the interval must say so."""
+        excludes_zero = self.difference.low > 0 or self.difference.high < 0
+        p = self.p_permutation if self.p_holm is None else self.p_holm
+        return p < SIGNIFICANCE and excludes_zero
+
+
+@dataclass(frozen=True)
+class LabelWorth:
+    """How many labels more `rival`, the best other arm, needs to score as `arm` does.
+
+    `extra` is None where no gain was found; `is_bound` says that the rival never got there, so
+    that `extra` is only a lower bound.
+    """
+
+    arm: str
+    rival: str
+    num_labels: int
+    extra: Interval | None
+    is_bound: bool
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A test example that the base arm gets wrong with confidence."""
+
+    text: str
+    label: str
+    predicted: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class LabelDoubt:
+    """A test example whose label every run contradicts with confidence: perhaps mislabelled."""
+
+    row: int
+    text: str
+    label: str
+    predicted: str
+    probability: float
+    num_runs: int
+
+
+@dataclass(frozen=True)
+class Split:
+    """What a split holds: examples by class, rows cut, texts with contradicting labels."""
+
+    name: str
+    num_examples: int
+    counts: dict[str, int]
+    cut_share: float
+    num_contradictions: int
+
+
+@dataclass(frozen=True)
+class Opening:
+    """One reading of the sealed test labels: which file, by its hash, when, and by what command."""
+
+    test: str
+    fingerprint: str
+    when: str
+    command: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything a report tells."""
+
+    verdict: str
+    verdict_kind: VerdictKind
+    arms: tuple[ArmSummary, ...]
+    tests: tuple[PairedTest, ...]
+    labels: tuple[str, ...]
+    num_train: int
+    num_valid: int
+    num_test: int
+    num_test_leaks: int
+    cut_share: float
+    settings: dict[str, Any]
+    environment: dict[str, str]
+    fingerprints: dict[str, str]
+    command: str
+    created: str
+    base: dict[str, Any]
+    mistakes: tuple[Mistake, ...]
+    warnings: tuple[str, ...]
+    curve: tuple[CurvePoint, ...] = ()
+    worth: LabelWorth | None = None
+    # The gap that a test set of this size would show four times in five.
+    smallest_difference: float | None = None
+    num_text_leaks: int | None = None
+    label_doubts: tuple[LabelDoubt, ...] = ()
+    splits: tuple[Split, ...] = ()
+    openings: tuple[Opening, ...] = ()
+    # Everything `compare --from` needs to run it again: files by name, arms, seeds, labels, jobs.
+    request: dict[str, Any] | None = None
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Comparison":
+        """The comparison again from its report.json; a ValueError names the first bad place."""
+        from pydantic import TypeAdapter, ValidationError
+
+        try:
+            return TypeAdapter(cls).validate_python(dict(values))
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise ValueError(f"{place}: {first['msg'].lower()}") from error
