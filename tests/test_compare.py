@@ -342,7 +342,7 @@ def test_finished_comparison_is_not_taken_for_another(compared: Compared, tmp_pa
     with pytest.raises(RunFolderError, match="was started otherwise: test has changed"):
         compare(**{**inputs, "test": compared.inputs["valid"]})
     (out / "report.json").write_text("{}")
-    with pytest.raises(RunFolderError, match=r"report\.json cannot be read: verdict: missing"):
+    with pytest.raises(RunFolderError, match=r"report\.json cannot be read: verdict: field required"):
         compare(**inputs)
 
 
