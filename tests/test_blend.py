@@ -6,11 +6,8 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
 from regraft import blend
-from regraft.baselines import fit_linear
-from regraft.blend import blended, calibrate, choose_weights, out_of_fold
-from regraft.errors import DataError
+from regraft.blend import blended, calibrate, choose_weights
 from regraft.metrics import cross_entropy
-from regraft.text import Example, Labels
 
 
 def answers(
@@ -151,53 +148,3 @@ def test_weights_and_temperature_are_the_same_twice():
     first = choose_weights(chances, targets)
     np.testing.assert_array_equal(first, choose_weights(chances, targets))
     assert calibrate(chances[0], targets) == calibrate(chances[0], targets)
-
-
-def labelled(counts: dict[str, int]) -> list[Example]:
-    names = [name for name, count in counts.items() for _ in range(count)]
-    order = np.random.default_rng(0).permutation(len(names))
-    return [
-        Example(f"a {names[place]} text, {row}", names[place], "made.csv", row)
-        for row, place in enumerate(order, start=2)
-    ]
-
-
-def test_out_of_fold_answers_come_from_those_who_did_not_see():
-    examples = labelled({"bad": 9, "good": 6, "so-so": 4})
-    asked: list[int] = []
-
-    def fit(seen: np.ndarray, unseen: np.ndarray) -> np.ndarray:
-        assert not set(seen) & set(unseen)
-        assert len(seen) + len(unseen) == len(examples)
-        assert {examples[row].label for row in seen} == {"bad", "good", "so-so"}
-        asked.extend(unseen)
-        return np.column_stack([unseen, np.full(len(unseen), len(seen))]).astype(float)
-
-    chances = out_of_fold(fit, examples, folds=4, seed=2)
-    assert sorted(asked) == list(range(19))
-    np.testing.assert_array_equal(chances[:, 0], np.arange(19))
-    assert set(chances[:, 1]) == {14, 15}
-
-
-def test_out_of_fold_with_a_real_member_and_a_class_of_one():
-    examples = labelled({"bad": 5, "good": 5, "odd": 1})
-    labels = Labels(("bad", "good", "odd"))
-
-    def fit(seen: np.ndarray, unseen: np.ndarray) -> np.ndarray:
-        model = fit_linear([examples[row] for row in seen], None, labels=labels)
-        return model.probabilities([examples[row].text for row in unseen])
-
-    chances = out_of_fold(fit, examples, seed=1)
-    assert chances.shape == (11, 3)
-    np.testing.assert_allclose(chances.sum(axis=1), 1)
-    targets = labels.targets(examples)
-    assert chances[targets == 2, 2] == 0
-    np.testing.assert_array_equal(chances[targets < 2].argmax(axis=1), targets[targets < 2])
-    np.testing.assert_array_equal(chances, out_of_fold(fit, examples, seed=1))
-
-
-def test_out_of_fold_refuses_one_example_a_class():
-    with pytest.raises(DataError) as caught:
-        out_of_fold(lambda seen, unseen: np.zeros((1, 2)), labelled({"bad": 1, "good": 8}))
-    assert caught.value.problem == "Fewer than two labels have more than one of the 9 examples."
-    assert caught.value.remedy == "Label more examples, or give some as valid."

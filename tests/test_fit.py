@@ -13,7 +13,7 @@ from regraft.cli import app
 from regraft.config import Settings, resolve
 from regraft.errors import ConfigError, DataError, RunFolderError
 from regraft.fit import MOST_BASES, FitResult, fit
-from regraft.fitted import evaluate_fitted, load_fitted
+from regraft.fitted import FinalScore, evaluate_fitted, final_score, load_fitted
 from regraft.runfolder import load_run
 from regraft.synthetic import synthetic_reviews
 
@@ -100,6 +100,59 @@ def test_test_file_is_scored_for_the_blend_and_every_member(fitted, files):
     )
     truth = [json.loads(line)["label"] for line in files["test"].read_text().splitlines()]
     assert tested["blend"].accuracy.mean == pytest.approx(np.mean(right == np.array(truth)))
+
+
+def final(fitted, files, *, test: Path, texts: list[Path]) -> FinalScore:
+    data = resolve("finetune").data
+    return final_score(fitted[0], test, labelled=[files["train"]], texts=texts, data=data)
+
+
+def test_final_score_compares_the_blend_with_what_it_must_beat(fitted, files):
+    score = final(fitted, files, test=files["test"], texts=[files["text"]])
+    assert score.scores == evaluate_fitted(fitted[0], files["test"])
+    assert [(test.first, test.second) for test in score.tests] == [
+        ("blend", "linear"),
+        ("blend", "latent"),
+    ]
+    for test in score.tests:
+        gap = score.scores["blend"].accuracy.mean - score.scores[test.second].accuracy.mean
+        assert test.difference.mean == pytest.approx(gap)
+    assert score.verdict.startswith(f"The blend reaches {score.scores['blend'].accuracy.mean:.1%};")
+    json.dumps(score.to_dict())
+
+
+def test_final_score_counts_leaks_and_leaves_them_out(fitted, files, tmp_path):
+    lines = files["test"].read_text().splitlines()
+    learned = files["train"].read_text().splitlines()
+    before = final(fitted, files, test=files["test"], texts=[files["text"]])
+    mixed = tmp_path / "mixed.jsonl"
+    mixed.write_text("\n".join([*lines, *learned[:3]]))
+    text = tmp_path / "text.txt"
+    text.write_text(" ".join(json.loads(lines[0])["text"].split()) + "\n")
+    score = final(fitted, files, test=mixed, texts=[text])
+    assert (score.num_test, score.num_leaks) == (len(lines) + 3, before.num_leaks + 3)
+    assert score.num_in_text == 1
+    assert score.clean_scores["blend"].num_examples == len(lines) - before.num_leaks
+    with pytest.raises(DataError, match="learned by heart"):
+        final(fitted, files, test=files["train"], texts=[])
+
+
+def test_text_too_short_for_bases_leaves_the_shallow_members(files, settings, tmp_path):
+    words = tmp_path / "words.txt"
+    words.write_text("good film\nbad film\n" * 200)
+    train = tmp_path / "train.jsonl"
+    rows = [
+        {"text": f"{kind} film {n}", "label": kind} for n in range(10) for kind in ("good", "bad")
+    ]
+    train.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = Recorder()
+    result = fit(
+        [words], train=train, out=tmp_path / "run", settings=settings, minutes=1, progress=said
+    )
+    assert result.scores.keys() == {"blend", "linear", "latent"}
+    assert (result.num_bases, result.passes) == (0, 0.0)
+    assert any("Going on without one" in message for message in said.messages)
+    assert load_fitted(tmp_path / "run").predict(["a good film"]).tolist() == ["good"]
 
 
 def test_valid_is_judged_by_when_it_is_given(files, settings, tmp_path):

@@ -5,15 +5,8 @@ weights, a temperature, and probabilities of the blend. Letters: M members, N ex
 Knows neither text nor what a member is.
 """
 
-from collections.abc import Callable, Sequence
-
 import numpy as np
 from jaxtyping import Bool, Float, Int
-
-from regraft.errors import DataError
-from regraft.regression import NUM_FOLDS, stratified_folds
-from regraft.runtime import SILENT, Progress
-from regraft.text import Example, labels_of
 
 # Nats, summed over all examples, that a square distance of 1 from equal weights costs: with few
 # examples a difference between members must be large to be believed. Measured 2026-11-16 on three
@@ -111,40 +104,6 @@ def calibrate(chances_NC: Float[np.ndarray, "N C"], targets_N: Int[np.ndarray, "
     most = float(np.log(_MOST_TEMPERATURE))
     found = minimize_scalar(loss, bounds=(-most, most), method="bounded", options={"xatol": 1e-8})
     return float(np.exp(found.x))
-
-
-def out_of_fold(
-    fit: Callable[[Int[np.ndarray, " S"], Int[np.ndarray, " U"]], Float[np.ndarray, "U C"]],
-    examples: Sequence[Example],
-    *,
-    folds: int = NUM_FOLDS,
-    seed: int = 0,
-    progress: Progress = SILENT,
-) -> Float[np.ndarray, "N C"]:
-    """For each example the probabilities of a model that has not seen it.
-
-    `fit(seen, unseen)` is given rows of the examples: it trains on the first and answers the
-    second. Classes are spread over the folds; one with a single example is unknown to its model.
-    """
-    labels = labels_of(examples)
-    targets_N = labels.targets(examples)
-    if (np.bincount(targets_N, minlength=len(labels)) > 1).sum() < 2:
-        raise DataError(
-            f"Fewer than two labels have more than one of the {len(examples)} examples.",
-            "A model is asked about examples it has not seen, and must know two labels to answer.",
-            remedy="Label more examples, or give some as valid.",
-        )
-    folds_N = stratified_folds(targets_N, num_folds=min(folds, len(examples)), seed=seed)
-    held_out = [np.flatnonzero(folds_N == fold) for fold in np.unique(folds_N)]
-    answers = []
-    progress.start("out of fold", total=len(held_out))
-    try:
-        for unseen in held_out:
-            answers.append(fit(np.setdiff1d(np.arange(len(examples)), unseen), unseen))
-            progress.advance()
-    finally:
-        progress.finish()
-    return np.concatenate(answers)[np.argsort(np.concatenate(held_out))]
 
 
 def _telling(

@@ -19,10 +19,9 @@ from regraft.compare import compare
 from regraft.config import resolve
 from regraft.corpora import fetch
 from regraft.errors import CorpusError, RunFolderError
-from regraft.evaluate import Evaluation
 from regraft.evidence import Comparison
 from regraft.fit import FitResult, fit
-from regraft.fitted import evaluate_fitted
+from regraft.fitted import FinalScore, final_score
 from regraft.generate import generate
 from regraft.pretrain import pretrain
 from regraft.report import write_report
@@ -112,7 +111,7 @@ class DemoResult:
     title: str
     comparison: Comparison
     fitted: FitResult
-    tested: dict[str, Evaluation]
+    tested: FinalScore
     generated: str
     predictions: tuple[Prediction, ...]
     report_path: Path
@@ -170,7 +169,14 @@ def demo(*, out: Path, offline: bool = False, progress: Progress = SILENT) -> De
         title=plan.title,
         comparison=comparison,
         fitted=fitted,
-        tested=evaluate_fitted(classifier_dir, paths["test"], progress=progress),
+        tested=final_score(
+            classifier_dir,
+            paths["test"],
+            labelled=[paths["train"], paths["valid"]],
+            texts=[paths["text"]],
+            data=settings.data,
+            progress=progress,
+        ),
         generated=generate(base_dir, plan.prompt, temperature=0.7, top_k=50, max_tokens=40),
         predictions=_predictions(
             classifier_dir, test=load_examples(paths["test"], data=settings.data)

@@ -25,6 +25,7 @@ from regraft.errors import ConfigError, DataError
 from regraft.features import document_vectors
 from regraft.finetune import examples_fingerprint
 from regraft.fitted import Member, base_dir
+from regraft.halves import SHORTEST, num_divisible
 from regraft.heads import build_language_model
 from regraft.metrics import Interval, accuracy_interval
 from regraft.objectives import build_objective
@@ -75,6 +76,9 @@ LATENT_TEXTS = 50_000
 
 # Labelled texts whose tokens are shorter than this share of the usual are called unlike the text.
 FOREIGN_SHARE = 0.6
+
+# Fewer documents that can be halved teach a base nothing; the other members do without.
+FEWEST_DOCUMENTS = 200
 
 # Steps that tell how long a pass over the text will take.
 _PACE_STEPS = 6
@@ -247,9 +251,16 @@ def _fit(
     )
     store = open_store(folder.tokens_dir, tokenizer=tokenizer)
     _warn_of_language(examples, store=store, tokenizer=tokenizer, progress=progress)
-    num_bases, passes = _make_bases(
-        store, folder=folder, settings=settings, tokenizer=tokenizer, clock=clock, progress=progress
-    )
+    num_bases, passes = 0, 0.0
+    if _has_bases(store, settings=settings, progress=progress):
+        num_bases, passes = _make_bases(
+            store,
+            folder=folder,
+            settings=settings,
+            tokenizer=tokenizer,
+            clock=clock,
+            progress=progress,
+        )
     bases = [load_run(base_dir(folder.run_dir, number)) for number in range(num_bases)]
     members = _fit_members(
         # Without the labelled examples, which are added there.
@@ -316,6 +327,19 @@ def read_finished(folder: RunFolder) -> FitResult | None:
     info = read_info(folder.run_dir)
     is_done = info.kind == "blend" and info.status == "complete"
     return FitResult.from_dict(info.result) if is_done else None
+
+
+def _has_bases(store: TokenStore, *, settings: Settings, progress: Progress) -> bool:
+    """Whether the text can teach bases by contrast; if it cannot, say so."""
+    if settings.objective.kind != "contrast":
+        return True
+    num_documents = num_divisible(store)
+    if num_documents < FEWEST_DOCUMENTS:
+        progress.say(
+            f"{num_documents:,} documents of the text have {SHORTEST} tokens or more; a base needs "
+            f"{FEWEST_DOCUMENTS}. Going on without one: give more or longer text."
+        )
+    return num_documents >= FEWEST_DOCUMENTS
 
 
 def _make_bases(
@@ -412,7 +436,8 @@ def _fit_members(
     progress: Progress,
 ) -> dict[str, Member]:
     seed = settings.train.seed
-    progress.say("Fitting the members: linear, latent, and one on the vectors of the bases.")
+    told = "linear, latent, and one on the vectors of the bases" if bases else "linear, latent"
+    progress.say(f"Fitting the members: {told}.")
     linear = fit_linear(examples, watched, labels=labels, seed=seed)
     documents = read_documents(texts, data=settings.data)
     stride = -(-num_documents // LATENT_TEXTS)
@@ -425,14 +450,17 @@ def _fit_members(
         seed=seed,
         progress=progress,
     )
-    features = fit_regression(
+    members: dict[str, Member] = {"linear": linear, "latent": latent}
+    if not bases:
+        return members
+    members["features"] = fit_regression(
         document_vectors(bases, [e.text for e in examples], progress=progress),
         labels.targets(examples),
         labels=labels,
         valid=_watched_vectors(bases, watched, labels=labels, progress=progress),
         seed=seed,
     )
-    return {"linear": linear, "latent": latent, "features": features}
+    return members
 
 
 def _watched_vectors(

@@ -5,7 +5,7 @@ and safetensors lie in the folder. How the members were made is fit.py's busines
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,24 @@ from numpy.typing import NDArray
 
 from regraft.baselines import LatentModel, LinearModel
 from regraft.blend import blended
-from regraft.errors import RunFolderError
+from regraft.config import DataSettings
+from regraft.errors import DataError, RunFolderError
 from regraft.evaluate import Evaluation, evaluation
+from regraft.evidence import PairedTest
 from regraft.features import document_vectors
+from regraft.metrics import difference_interval, mcnemar_test, paired_permutation_test
 from regraft.regression import VectorModel
 from regraft.runfolder import LoadedRun, load_run, read_info, read_settings
 from regraft.runtime import SILENT, Progress
-from regraft.text import Labels, check_labels_known, load_examples
+from regraft.text import (
+    Example,
+    Labels,
+    check_labels_known,
+    find_leaks,
+    load_examples,
+    normalised,
+    read_documents,
+)
 
 Member = LinearModel | LatentModel | VectorModel
 MEMBERS: dict[str, type[Member]] = {
@@ -28,6 +39,8 @@ MEMBERS: dict[str, type[Member]] = {
     "latent": LatentModel,
     "features": VectorModel,
 }
+# What pre-training must beat: members that know the labels, and the words of all text.
+RIVALS = ("linear", "latent")
 
 
 @dataclass(frozen=True)
@@ -107,19 +120,132 @@ def base_dir(run_dir: Path, number: int) -> Path:
     return run_dir / "bases" / str(number)
 
 
+@dataclass(frozen=True)
+class FinalScore:
+    """The blend and each member on a test file, what leaked, and whom the blend beat.
+
+    `clean_scores` leave out test examples that are also, exactly or nearly, among the labelled
+    ones; `num_in_text` counts those whose text, without its label, was in the text.
+    """
+
+    num_test: int
+    num_leaks: int
+    num_in_text: int
+    scores: dict[str, Evaluation]
+    clean_scores: dict[str, Evaluation]
+    tests: tuple[PairedTest, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return asdict(self)
+
+    @property
+    def verdict(self) -> str:
+        """Whom the blend beats, by the rule of `PairedTest.is_significant`."""
+        parts = [f"The blend reaches {self.scores['blend'].accuracy.mean:.1%}"]
+        for test in self.tests:
+            gap = test.difference
+            points = f"{100 * gap.mean:+.1f} points [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]"
+            if not test.is_significant:
+                told = "cannot be told apart from"
+            else:
+                told = "beats" if gap.mean > 0 else "loses to"
+            theirs = self.scores[test.second].accuracy.mean
+            parts.append(f"it {told} {test.second} ({theirs:.1%}, {points})")
+        return "; ".join(parts) + "."
+
+
+def final_score(
+    run_dir: Path,
+    path: str | Path,
+    *,
+    labelled: Sequence[str | Path],
+    texts: Sequence[str | Path],
+    data: DataSettings,
+    progress: Progress = SILENT,
+) -> FinalScore:
+    """Open the test file, once everything is chosen, and compare the blend with its rivals.
+
+    `labelled` and `texts` are the files that the classifier learned from.
+    """
+    asked = _ask(run_dir, path, data=data, progress=progress)
+    learned = [example for file in labelled for example in load_examples(file, data=data)]
+    leaks = find_leaks([learned, asked.examples], progress=progress)
+    leaked = {(leak.source, leak.row) for leak in leaks}
+    clean_N = np.array([(e.source, e.row) not in leaked for e in asked.examples])
+    if not clean_N.any():
+        raise DataError(
+            f"Every example of {path} is also among the labelled ones, exactly or nearly.",
+            "A test on what was learned by heart shows nothing.",
+            remedy="Give another --test; with --resume nothing is learned again.",
+        )
+    keys = {normalised(example.text) for example in asked.examples}
+    found = keys.intersection(
+        normalised(document.text) for document in read_documents(texts, data=data)
+    )
+    correct = {name: asked.is_correct(name)[None] for name in asked.chances}
+    return FinalScore(
+        num_test=len(asked.examples),
+        num_leaks=int((~clean_N).sum()),
+        num_in_text=sum(normalised(example.text) in found for example in asked.examples),
+        scores=asked.scores(np.ones_like(clean_N)),
+        clean_scores=asked.scores(clean_N),
+        tests=tuple(
+            PairedTest(
+                first="blend",
+                second=rival,
+                difference=difference_interval(correct["blend"], correct[rival]),
+                p_permutation=paired_permutation_test(correct["blend"], correct[rival]),
+                p_mcnemar=mcnemar_test(correct["blend"][0], correct[rival][0]),
+            )
+            for rival in RIVALS
+        ),
+    )
+
+
 def evaluate_fitted(
-    run_dir: Path, path: str | Path, *, data: Any = None, progress: Progress = SILENT
+    run_dir: Path,
+    path: str | Path,
+    *,
+    data: DataSettings | None = None,
+    progress: Progress = SILENT,
 ) -> dict[str, Evaluation]:
     """The blend on a labelled file, and each member beside it."""
+    asked = _ask(run_dir, path, data=data or read_settings(run_dir).data, progress=progress)
+    return asked.scores(np.ones(len(asked.examples), dtype=bool))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Labelled examples, and what the blend and every member say to them."""
+
+    examples: Sequence[Example]
+    labels: Labels
+    chances: Mapping[str, NDArray[np.float64]]
+
+    @property
+    def targets(self) -> NDArray[np.int64]:
+        return self.labels.targets(self.examples)
+
+    def is_correct(self, name: str) -> NDArray[np.bool_]:
+        right_N: NDArray[np.bool_] = self.chances[name].argmax(axis=1) == self.targets
+        return right_N
+
+    def scores(self, kept_N: NDArray[np.bool_]) -> dict[str, Evaluation]:
+        targets_N = self.targets[kept_N]
+        # Nothing is cut: words are counted, and bases read long texts in windows.
+        return {
+            name: evaluation(
+                chances_NC[kept_N], targets_N=targets_N, labels=self.labels, cut_share=0.0
+            )
+            for name, chances_NC in self.chances.items()
+        }
+
+
+def _ask(run_dir: Path, path: str | Path, *, data: DataSettings, progress: Progress) -> _Asked:
     fitted = load_fitted(run_dir)
     labels = Labels(fitted.labels)
-    examples = load_examples(path, data=data or read_settings(run_dir).data)
+    examples = load_examples(path, data=data)
     check_labels_known(examples, labels)
-    targets_N = labels.targets(examples)
-    texts = [example.text for example in examples]
-    chances = fitted.member_probabilities(texts, progress=progress)
-    both = {"blend": fitted.blended(chances), **chances}
-    return {
-        name: evaluation(chances_NC, targets_N=targets_N, labels=labels, cut_share=0.0)
-        for name, chances_NC in both.items()
-    }
+    chances = fitted.member_probabilities([e.text for e in examples], progress=progress)
+    return _Asked(examples, labels, {"blend": fitted.blended(chances), **chances})

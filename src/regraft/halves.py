@@ -22,6 +22,11 @@ _BUCKET = 64
 SHORTEST = 16
 
 
+def num_divisible(store: TokenStore) -> int:
+    """How many documents of the store have two halves."""
+    return int((np.diff(store.offsets) - 2 >= SHORTEST).sum())
+
+
 class HalfRows:
     """A row is a group of documents: two halves of each, one behind the other.
 

@@ -84,7 +84,7 @@ def fit(
         # Now, and not after all the minutes.
         raise DataError(f"There is no file {test}.", remedy="Check the path of --test.")
     from regraft.fit import fit as run
-    from regraft.fitted import evaluate_fitted
+    from regraft.fitted import final_score
 
     with terminal.progress_on_stderr(quiet=quiet) as progress:
         result = run(
@@ -99,11 +99,14 @@ def fit(
         )
         tested = None
         if test is not None:
-            tested = evaluate_fitted(out, test, data=settings.data, progress=progress)
+            labelled = [train] if valid is None else [train, valid]
+            tested = final_score(
+                out, test, labelled=labelled, texts=texts, data=settings.data, progress=progress
+            )
     if json:
         values = result.to_dict()
         if tested is not None:
-            values["test"] = {name: scores.to_dict() for name, scores in tested.items()}
+            values["test"] = tested.to_dict()
         terminal.show_json(values)
     else:
         results.show_fitted(result, tested=tested)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from regraft.evidence import Comparison
     from regraft.finetune import FinetuneResult
     from regraft.fit import FitResult
+    from regraft.fitted import FinalScore
     from regraft.ledger import Ledger
     from regraft.metrics import Interval
     from regraft.mistakes import WrongAnswer
@@ -217,15 +218,15 @@ def show_evaluation(evaluation: "Evaluation") -> None:
         )
 
 
-def show_fitted(result: "FitResult", *, tested: "dict[str, Evaluation] | None") -> None:
-    """What was read, then the blend and its members beside each other."""
+def show_fitted(result: "FitResult", *, tested: "FinalScore | None") -> None:
+    """The blend and its members beside each other, what was read, and whom the blend beats."""
     judged = "valid" if result.num_valid else "cross-validation"
     heads = ["", judged, *(["test"] if tested else []), "weight", "time"]
     rows = []
     for name, score in result.scores.items():
         shown = [_percent(score.accuracy)]
         if tested:
-            shown.append(_percent(tested[name].accuracy))
+            shown.append(_percent(tested.scores[name].accuracy))
         weight = "" if score.weight is None else f"{score.weight:.2f}"
         seconds = result.seconds if score.weight is None else score.seconds
         rows.append((_MEMBER_NAMES[name], *shown, weight, terminal.duration(seconds)))
@@ -235,6 +236,19 @@ def show_fitted(result: "FitResult", *, tested: "dict[str, Evaluation] | None") 
         f"tokens, {_counted(result.num_bases, 'base')}; "
         f"{terminal.duration(result.seconds)} of {result.minutes:g} min."
     )
+    if tested is not None:
+        terminal.show_line(tested.verdict)
+        if tested.num_leaks:
+            clean = tested.clean_scores["blend"].accuracy
+            terminal.show_line(
+                f"{tested.num_leaks:,} of {tested.num_test:,} test examples are also among the "
+                f"labelled ones, exactly or nearly; without them the blend has {_percent(clean)}."
+            )
+        if tested.num_in_text:
+            terminal.show_line(
+                f"The texts of {tested.num_in_text:,} test examples were read, without their "
+                "labels, as part of the text."
+            )
     terminal.show_line(f"Use it: regraft predict {result.run_dir} FILE")
 
 
@@ -353,7 +367,7 @@ def demo_to_dict(result: "DemoResult") -> dict[str, Any]:
         "title": result.title,
         "comparison": comparison_to_dict(result.comparison),
         "fitted": result.fitted.to_dict(),
-        "tested": {name: tested.to_dict() for name, tested in result.tested.items()},
+        "tested": result.tested.to_dict(),
         "generated": result.generated,
         "predictions": [dataclasses.asdict(prediction) for prediction in result.predictions],
         "report_path": str(result.report_path),
