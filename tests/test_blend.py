@@ -5,9 +5,9 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
-from regraft import blend
-from regraft.blend import blended, calibrate, choose_weights
-from regraft.metrics import cross_entropy
+from regraft import blend, metrics
+from regraft.blend import blended, choose_weights
+from regraft.metrics import cross_entropy, fit_temperature
 
 
 def answers(
@@ -55,7 +55,7 @@ def test_blend_gives_a_class_nobody_knows_no_chance():
 def test_weights_are_the_optimum_that_a_general_optimiser_finds():
     chances, targets = answers(80, quality=(1.2, 0.9, 0.2), num_classes=4)
     weights = choose_weights(chances, targets)
-    temperatures = np.array([calibrate(member, targets) for member in chances])
+    temperatures = np.array([fit_temperature(member, targets) for member in chances])
     logs = np.log(chances) / temperatures[:, None, None]
 
     def loss(free: np.ndarray) -> float:
@@ -96,7 +96,7 @@ def test_timid_member_is_made_bolder():
 def test_weights_without_anything_to_go_by_are_equal():
     chances, targets = answers(0, quality=(1.0, 2.0))
     np.testing.assert_array_equal(choose_weights(chances, targets), [0.5, 0.5])
-    assert calibrate(chances[0], targets) == 1.0
+    assert fit_temperature(chances[0], targets) == 1.0
     lone, lone_targets = answers(9, quality=(1.0,))
     np.testing.assert_array_equal(choose_weights(lone, lone_targets), [1.0])
 
@@ -109,7 +109,7 @@ def test_examples_of_an_unknown_class_change_nothing():
     np.testing.assert_array_equal(
         choose_weights(more, more_targets), choose_weights(chances, targets)
     )
-    assert calibrate(more[0], more_targets) == calibrate(chances[0], targets)
+    assert fit_temperature(more[0], more_targets) == fit_temperature(chances[0], targets)
 
 
 def test_certain_mistakes_are_finite():
@@ -122,16 +122,16 @@ def test_certain_mistakes_are_finite():
 @pytest.mark.parametrize("sureness", [0.4, 1.0, 3.0])
 def test_temperature_undoes_what_was_done(sureness):
     (chances,), targets = answers(4_000, quality=(1.5,), sureness=(sureness,))
-    assert calibrate(chances, targets) == pytest.approx(sureness, rel=0.1)
+    assert fit_temperature(chances, targets) == pytest.approx(sureness, rel=0.1)
 
 
 def test_temperature_is_the_least_loss():
     (chances,), targets = answers(60, quality=(1.0,), sureness=(2.0,))
-    found = calibrate(chances, targets)
+    found = fit_temperature(chances, targets)
 
     def loss(temperature: float) -> float:
         tempered = blended(chances[None], np.ones(1), temperature=temperature)
-        pull = blend._PULL_TO_ONE / 60 * np.log(temperature) ** 2
+        pull = metrics._PULL_TO_ONE / 60 * np.log(temperature) ** 2
         return cross_entropy(tempered, targets) + pull
 
     grid = np.geomspace(0.2, 8, 400)
@@ -140,11 +140,11 @@ def test_temperature_is_the_least_loss():
 
 def test_temperature_of_flawless_answers_stays_sane():
     chances = np.array([[0.8, 0.2], [0.3, 0.7]] * 5)
-    assert 0.1 < calibrate(chances, np.array([0, 1] * 5)) < 1
+    assert 0.1 < fit_temperature(chances, np.array([0, 1] * 5)) < 1
 
 
 def test_weights_and_temperature_are_the_same_twice():
     chances, targets = answers(50, quality=(1.0, 1.5, 0.5))
     first = choose_weights(chances, targets)
     np.testing.assert_array_equal(first, choose_weights(chances, targets))
-    assert calibrate(chances[0], targets) == calibrate(chances[0], targets)
+    assert fit_temperature(chances[0], targets) == fit_temperature(chances[0], targets)

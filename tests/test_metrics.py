@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from regraft import metrics
+from regraft import metrics, statistics
 
 TARGETS = np.array([0, 0, 1, 1, 2, 2, 2])
 PREDICTIONS = np.array([0, 1, 1, 1, 2, 0, 2])
@@ -105,7 +105,7 @@ def test_intervals_repeat_with_their_seed():
 def test_intervals_do_not_depend_on_the_block_size(monkeypatch: pytest.MonkeyPatch):
     correct = answers(0.7, num_seeds=1, num_examples=60, seed=3)
     whole = metrics.accuracy_interval(correct)
-    monkeypatch.setattr(metrics, "_BLOCK_NUMBERS", 700)
+    monkeypatch.setattr(statistics, "_BLOCK_NUMBERS", 700)
     assert metrics.accuracy_interval(correct).low == pytest.approx(whole.low, abs=0.02)
 
 

@@ -8,17 +8,14 @@ Knows neither text nor what a member is.
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from regraft.metrics import fit_temperature, log_probabilities, softmax
+
 # Nats, summed over all examples, that a square distance of 1 from equal weights costs: with few
 # examples a difference between members must be large to be believed. Measured 2026-11-16 on three
 # made-up members, 2 and 5 classes, 50 to 1,000 examples: of 0, 3, 10, 30 and 100, 30 is the best on
 # the whole. With 50 examples of 5 classes: 79.1 % for members that are alike (77.7 % without the
 # pull, 79.8 % with equal weights), 88.5 % where one is far better (88.5 %, 86.8 %).
 _PULL_TO_EQUAL = 30.0
-# The same for a temperature e times too high or too low.
-_PULL_TO_ONE = 1.0
-_MOST_TEMPERATURE = 20.0
-# A smaller probability counts as this one, so that no member alone can forbid a class.
-_LEAST_CHANCE = 1e-12
 
 
 def blended(
@@ -31,8 +28,8 @@ def blended(
 
     Above a temperature of 1 they are less sure, below surer; the order of the classes stays.
     """
-    scores_NC = np.tensordot(weights_M, _logs(chances_MNC), axes=1) / temperature
-    return _softmax(scores_NC, _known(chances_MNC))[0]
+    scores_NC = np.tensordot(weights_M, log_probabilities(chances_MNC), axes=1) / temperature
+    return softmax(scores_NC, _known(chances_MNC))[0]
 
 
 def choose_weights(
@@ -50,23 +47,25 @@ def choose_weights(
 
     num_members = len(chances_MNC)
     equal_M = np.full(num_members, 1 / num_members)
-    sharpness_M = np.array([1 / calibrate(chances_NC, targets_N) for chances_NC in chances_MNC])
+    sharpness_M = np.array(
+        [1 / fit_temperature(chances_NC, targets_N) for chances_NC in chances_MNC]
+    )
     chances_MNC, targets_N = _telling(chances_MNC, targets_N)
     num_examples = len(targets_N)
     if num_members == 1 or num_examples == 0:
         return equal_M
-    logs_MNC = sharpness_M[:, None, None] * _logs(chances_MNC)
+    logs_MNC = sharpness_M[:, None, None] * log_probabilities(chances_MNC)
     known_NC = _known(chances_MNC)
     target_logs_MN = logs_MNC[:, np.arange(num_examples), targets_N]
     pull = _PULL_TO_EQUAL / num_examples
 
     def loss(weights_M: Float[np.ndarray, " M"]) -> float:
-        _, sums_N = _softmax(np.tensordot(weights_M, logs_MNC, axes=1), known_NC)
+        _, sums_N = softmax(np.tensordot(weights_M, logs_MNC, axes=1), known_NC)
         apart = float(np.square(weights_M - equal_M).sum())
         return float(np.mean(sums_N - weights_M @ target_logs_MN)) + pull * apart
 
     def slope(weights_M: Float[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
-        chances_NC, _ = _softmax(np.tensordot(weights_M, logs_MNC, axes=1), known_NC)
+        chances_NC, _ = softmax(np.tensordot(weights_M, logs_MNC, axes=1), known_NC)
         expected_MN = np.einsum("nc,mnc->mn", chances_NC, logs_MNC)
         fall_M = np.mean(expected_MN - target_logs_MN, axis=1)
         return np.asarray(fall_M + 2 * pull * (weights_M - equal_M))
@@ -84,28 +83,6 @@ def choose_weights(
     return np.asarray(weights_M / weights_M.sum())
 
 
-def calibrate(chances_NC: Float[np.ndarray, "N C"], targets_N: Int[np.ndarray, " N"]) -> float:
-    """The temperature with the least cross-entropy (arXiv 1706.04599), pulled slightly to 1."""
-    from scipy.optimize import minimize_scalar
-
-    (chances_NC,), targets_N = _telling(chances_NC[None], targets_N)
-    num_examples = len(targets_N)
-    if num_examples == 0:
-        return 1.0
-    logs_NC, known_NC = _logs(chances_NC), chances_NC > 0
-    target_logs_N = logs_NC[np.arange(num_examples), targets_N]
-
-    def loss(log_temperature: float) -> float:
-        sharpness = np.exp(-log_temperature)
-        _, sums_N = _softmax(logs_NC * sharpness, known_NC)
-        pull = _PULL_TO_ONE / num_examples * log_temperature**2
-        return float(np.mean(sums_N - target_logs_N * sharpness) + pull)
-
-    most = float(np.log(_MOST_TEMPERATURE))
-    found = minimize_scalar(loss, bounds=(-most, most), method="bounded", options={"xatol": 1e-8})
-    return float(np.exp(found.x))
-
-
 def _telling(
     chances_MNC: Float[np.ndarray, "M N C"], targets_N: Int[np.ndarray, " N"]
 ) -> tuple[Float[np.ndarray, "M K C"], Int[np.ndarray, " K"]]:
@@ -116,18 +93,3 @@ def _telling(
 
 def _known(chances_MNC: Float[np.ndarray, "M N C"]) -> Bool[np.ndarray, "N C"]:
     return np.asarray((chances_MNC > 0).any(axis=0))
-
-
-def _logs(chances: Float[np.ndarray, "*M N C"]) -> Float[np.ndarray, "*M N C"]:
-    return np.log(np.maximum(chances.astype(np.float64), _LEAST_CHANCE))
-
-
-def _softmax(
-    scores_NC: Float[np.ndarray, "N C"], known_NC: Bool[np.ndarray, "N C"]
-) -> tuple[Float[np.ndarray, "N C"], Float[np.ndarray, " N"]]:
-    """Probabilities over the known classes, and the log of the sum they were divided by."""
-    from scipy.special import logsumexp
-
-    scores_NC = np.where(known_NC, scores_NC, -np.inf)
-    sums_N1 = logsumexp(scores_NC, axis=1, keepdims=True)
-    return np.exp(scores_NC - sums_N1), sums_N1[:, 0]

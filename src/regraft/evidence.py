@@ -8,31 +8,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from regraft.metrics import ConfidenceBin as ConfidenceBin
 from regraft.metrics import Interval
+from regraft.metrics import LengthBin as LengthBin
 
 REPORT_NAME = "report.json"
 SIGNIFICANCE = 0.05
 
-VerdictKind = Literal["pays", "loses-to-linear", "ties-with-linear", "no-gain", "hurts", "no-base"]
-
-
-@dataclass(frozen=True)
-class ConfidenceBin:
-    """Test answers of about the same confidence: how sure, how often right."""
-
-    confidence: float
-    accuracy: float
-    count: int
-
-
-@dataclass(frozen=True)
-class LengthBin:
-    """Test examples of `low` to `high` words, and how often the arm is right on them."""
-
-    low: int
-    high: int
-    count: int
-    accuracy: float
+VerdictKind = Literal[
+    "pays",
+    "loses-to-linear",
+    "ties-with-linear",
+    "loses-to-rival",
+    "ties-with-rival",
+    "no-gain",
+    "hurts",
+    "one-seed",
+    "no-base",
+]
 
 
 @dataclass(frozen=True)
@@ -82,8 +75,12 @@ class PairedTest:
     difference: Interval
     p_permutation: float
     p_mcnemar: float
-    # Corrected over all tests of the comparison (Holm 1979).
+    # Over new seeds and new examples, where the two above take the runs as they are.
+    p_difference: float | None = None
+    # The larger of p_permutation and p_difference, corrected over all tests (Holm 1979).
     p_holm: float | None = None
+    # The gap that these two arms would have shown four times in five.
+    smallest_difference: float | None = None
 
     @property
     def is_significant(self) -> bool:
@@ -98,7 +95,7 @@ class LabelWorth:
     """How many labels more `rival`, the best other arm, needs to score as `arm` does.
 
     `extra` is None where no gain was found; `is_bound` says that the rival never got there, so
-    that `extra` is only a lower bound.
+    that `extra` is only a lower bound, and `is_high_bound` the same of the end of its interval.
     """
 
     arm: str
@@ -107,6 +104,7 @@ class LabelWorth:
     extra: Interval | None
     is_bound: bool
     sentence: str
+    is_high_bound: bool = False
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regraft.baselines import fit_latent, fit_linear
-from regraft.blend import blended, calibrate, choose_weights
+from regraft.blend import blended, choose_weights
 from regraft.config import Settings, replace, resolve
 from regraft.errors import ConfigError, DataError
 from regraft.features import document_vectors
@@ -27,7 +28,7 @@ from regraft.finetune import examples_fingerprint
 from regraft.fitted import Member, base_dir
 from regraft.halves import SHORTEST, num_divisible
 from regraft.heads import build_language_model
-from regraft.metrics import Interval, accuracy_interval
+from regraft.metrics import Interval, accuracy_interval, fit_temperature
 from regraft.objectives import build_objective
 from regraft.pairs import pretraining_rows
 from regraft.pretrain import pretrain
@@ -143,33 +144,61 @@ def fit(
     `settings` are those of pre-training, by default the preset `bag`. Without `valid` everything is
     chosen by cross-validation: no label is held back from the members.
     """
-    fit_start = time.perf_counter()
     settings = settings or resolve("pretrain", preset="bag")
+    if Path("-") in map(Path, texts):
+        raise ConfigError(
+            "--text is standard input, and the recipe reads its text more than once.",
+            remedy="Save it to a file, and give that.",
+        )
+    examples = load_examples(train, data=settings.data)
+    watched = [] if valid is None else load_examples(valid, data=settings.data)
+    return fit_examples(
+        examples,
+        watched=watched,
+        texts=texts,
+        labelled=train,
+        out=out,
+        settings=settings,
+        minutes=minutes,
+        resume=resume,
+        progress=progress,
+    )
+
+
+def fit_examples(
+    examples: Sequence[Example],
+    *,
+    watched: Sequence[Example],
+    texts: Sequence[str | Path],
+    labelled: str | Path,
+    out: str | Path,
+    settings: Settings,
+    minutes: float,
+    resume: bool = False,
+    progress: Progress = SILENT,
+) -> FitResult:
+    """The recipe for examples that are read already; `labelled` is a file with their texts."""
+    clock = _Clock(time.perf_counter(), minutes * 60)
     if not 0 < minutes <= MOST_MINUTES:
         raise ConfigError(
             f"--minutes is {minutes:g}.",
             f"It is more than 0 and at most {MOST_MINUTES:,}.",
             remedy="Give a minute at least, for a large text half an hour.",
         )
-    if Path("-") in map(Path, texts):
-        raise ConfigError(
-            "--text is standard input, and the recipe reads its text more than once.",
-            remedy="Save it to a file, and give that.",
-        )
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError(
             "regraft fit runs in one process.",
             remedy="Start it without torchrun; `regraft pretrain` runs in many.",
         )
-    examples, watched = _examples(train, valid, settings=settings)
+    _check_examples(examples, watched)
     with open_run(out, resume=resume) as (folder, resume):
         return _fit(
-            [*texts, train],
+            [*texts, labelled],
             examples=examples,
             watched=watched,
             folder=folder,
             settings=settings,
-            clock=_Clock(fit_start, minutes * 60),
+            clock=clock,
             resume=resume,
             progress=progress,
         )
@@ -191,37 +220,31 @@ class _Clock:
         return BASES_SHARE * self.budget_seconds - self.gone
 
 
-def _examples(
-    train: str | Path, valid: str | Path | None, *, settings: Settings
-) -> tuple[list[Example], list[Example]]:
-    examples = list(load_examples(train, data=settings.data))
+def _check_examples(examples: Sequence[Example], watched: Sequence[Example]) -> None:
     check_trainable(examples)
+    source = examples[0].source
     if len(examples) < FEWEST_LABELS:
         raise DataError(
-            f"{train} holds {len(examples)} examples.",
+            f"{source} holds {len(examples)} examples.",
             f"With fewer than {FEWEST_LABELS} nothing can be learned that could be checked.",
             remedy="Label a few more texts.",
         )
-    counts = dict.fromkeys(labels_of(examples).names, 0)
-    for example in examples:
-        counts[example.label] += 1
-    rare = [name for name, count in counts.items() if count < 2]
-    if rare and valid is None:
+    counts = Counter(example.label for example in examples)
+    rare = sorted(name for name, count in counts.items() if count < 2)
+    if rare and not watched:
         raise DataError(
-            f"{train} has one example only of {', '.join(map(repr, rare))}.",
+            f"{source} has one example only of {', '.join(map(repr, rare))}.",
             "Cross-validation learns from some examples of a class and is asked about others.",
             remedy="Label one more of each, or give --valid.",
         )
-    watched = [] if valid is None else list(load_examples(valid, data=settings.data))
     check_labels_known(watched, labels_of(examples))
-    return examples, watched
 
 
 def _fit(
     texts: Sequence[str | Path],
     *,
-    examples: list[Example],
-    watched: list[Example],
+    examples: Sequence[Example],
+    watched: Sequence[Example],
     folder: RunFolder,
     settings: Settings,
     clock: _Clock,
@@ -276,7 +299,7 @@ def _fit(
     targets_N = labels.targets(watched or examples)
     chances_MNC = np.stack([_judged(member) for member in members.values()])
     weights_M = choose_weights(chances_MNC, targets_N)
-    temperature = calibrate(blended(chances_MNC, weights_M), targets_N)
+    temperature = fit_temperature(blended(chances_MNC, weights_M), targets_N)
     weights = dict(zip(members, weights_M.tolist(), strict=True))
     for name, member in members.items():
         member.save(folder.run_dir / "members" / name)
@@ -302,7 +325,7 @@ def _fit(
 def _begin(
     texts: Sequence[str | Path],
     *,
-    examples: list[Example],
+    examples: Sequence[Example],
     labels: Labels,
     folder: RunFolder,
     settings: Settings,
@@ -427,8 +450,8 @@ def _pass_seconds(store: TokenStore, *, settings: Settings, tokenizer: Tokenizer
 def _fit_members(
     texts: Sequence[str | Path],
     *,
-    examples: list[Example],
-    watched: list[Example],
+    examples: Sequence[Example],
+    watched: Sequence[Example],
     labels: Labels,
     bases: Sequence[LoadedRun],
     num_documents: int,
@@ -464,7 +487,7 @@ def _fit_members(
 
 
 def _watched_vectors(
-    bases: Sequence[LoadedRun], watched: list[Example], *, labels: Labels, progress: Progress
+    bases: Sequence[LoadedRun], watched: Sequence[Example], *, labels: Labels, progress: Progress
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]] | None:
     if not watched:
         return None

@@ -1,28 +1,45 @@
-"""Numbers from arrays: how often right, how sure, and how far a difference can be trusted.
+"""Scores from arrays: how often right, how sure, on which examples.
 
-Comes in: numpy arrays of predictions, probabilities or right/wrong answers. Goes out: plain floats
-and Intervals. Letters: S seeds, N examples, C classes. Knows no models, no files, no torch.
+Comes in: numpy arrays of predictions, probabilities or right/wrong answers. Goes out: plain floats,
+Intervals and bins. Letters: S seeds, N examples, C classes. Knows no models, no files, no torch.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Num
 
-_CONFIDENCE = 0.95
+from regraft.statistics import Interval as Interval
+from regraft.statistics import difference_interval as difference_interval
+from regraft.statistics import mcnemar_test as mcnemar_test
+from regraft.statistics import paired_permutation_test as paired_permutation_test
+from regraft.statistics import score_interval
+
 _COLLAPSED_SHARE = 0.99
-# Resamples are drawn in blocks of at most this many numbers, so that memory stays flat.
-_BLOCK_NUMBERS = 4_000_000
+# Nats, summed over all examples, that a temperature e times too high or too low costs.
+_PULL_TO_ONE = 1.0
+_MOST_TEMPERATURE = 20.0
+# A smaller probability counts as this one, so that no answer alone can forbid a class.
+_LEAST_CHANCE = 1e-12
 
 
 @dataclass(frozen=True)
-class Interval:
-    """A mean with its 95 % interval."""
+class ConfidenceBin:
+    """Test answers of about the same confidence: how sure, how often right."""
 
-    mean: float
-    low: float
-    high: float
+    confidence: float
+    accuracy: float
+    count: int
+
+
+@dataclass(frozen=True)
+class LengthBin:
+    """Test examples of `low` to `high` words, and how often the arm is right on them."""
+
+    low: int
+    high: int
+    count: int
+    accuracy: float
 
 
 def accuracy(predictions: Int[np.ndarray, " N"], targets: Int[np.ndarray, " N"]) -> float:
@@ -51,6 +68,72 @@ def macro_f1(
     return float(np.mean(2 * hits_C[seen_C] / mentions_C[seen_C]))
 
 
+def macro_f1_shares(
+    predictions_SN: Int[np.ndarray, "S N"], targets_N: Int[np.ndarray, " N"], *, num_classes: int
+) -> Float[np.ndarray, "S N"]:
+    """What each example adds to its seed's macro-F1, so that their mean is the score.
+
+    F1 is no mean over examples; these are its first-order changes when an example gains weight,
+    and give it the intervals and tests of a mean (the infinitesimal jackknife, Efron 1982).
+    """
+    shares = []
+    for predictions_N in predictions_SN:
+        score = macro_f1(predictions_N, targets_N, num_classes=num_classes)
+        counts_CC = confusion(predictions_N, targets_N, num_classes=num_classes)
+        mentions_C = counts_CC.sum(axis=0) + counts_CC.sum(axis=1)
+        scale_C = len(targets_N) / np.maximum(mentions_C, 1) / (mentions_C > 0).sum()
+        f1_C = 2 * np.diag(counts_CC) / np.maximum(mentions_C, 1)
+        gain_N = 2 * (predictions_N == targets_N) * scale_C[targets_N]
+        cost_N = (f1_C * scale_C)[predictions_N] + (f1_C * scale_C)[targets_N]
+        shares.append(score + gain_N - cost_N)
+    return np.stack(shares)
+
+
+def accuracy_interval(
+    correct_SN: Bool[np.ndarray, "S N"], *, seed: int = 0, num_resamples: int = 2_000
+) -> Interval:
+    """Accuracy over seeds; the interval is over new seeds and new examples."""
+    return score_interval(correct_SN, seed=seed, num_resamples=num_resamples)
+
+
+def macro_f1_interval(
+    predictions_SN: Int[np.ndarray, "S N"],
+    targets_N: Int[np.ndarray, " N"],
+    *,
+    num_classes: int,
+    seed: int = 0,
+    num_resamples: int = 2_000,
+) -> Interval:
+    """Macro-F1 over seeds, with the same interval."""
+    shares_SN = macro_f1_shares(predictions_SN, targets_N, num_classes=num_classes)
+    return score_interval(shares_SN, seed=seed, num_resamples=num_resamples)
+
+
+def reliability(
+    probabilities_NC: Float[np.ndarray, "N C"],
+    targets_N: Int[np.ndarray, " N"],
+    *,
+    num_bins: int = 15,
+) -> tuple[ConfidenceBin, ...]:
+    """Answers in bins of confidence of equal width, empty ones left out."""
+    _require_examples(len(targets_N))
+    confidence_N = probabilities_NC.max(axis=1)
+    correct_N = probabilities_NC.argmax(axis=1) == targets_N
+    # Bins are open on the left: a confidence of exactly 1 belongs to the last.
+    bins_N = np.clip(np.ceil(confidence_N * num_bins).astype(int) - 1, 0, num_bins - 1)
+    counts = np.bincount(bins_N, minlength=num_bins)
+    confidences = np.bincount(bins_N, weights=confidence_N, minlength=num_bins)
+    hits = np.bincount(bins_N, weights=correct_N, minlength=num_bins)
+    return tuple(
+        ConfidenceBin(
+            confidence=float(confidences[place] / counts[place]),
+            accuracy=float(hits[place] / counts[place]),
+            count=int(counts[place]),
+        )
+        for place in np.flatnonzero(counts).tolist()
+    )
+
+
 def expected_calibration_error(
     probabilities_NC: Float[np.ndarray, "N C"],
     targets_N: Int[np.ndarray, " N"],
@@ -58,13 +141,101 @@ def expected_calibration_error(
     num_bins: int = 15,
 ) -> float:
     """The mean gap between confidence and accuracy over bins of equal width (arXiv 1706.04599)."""
+    bins = reliability(probabilities_NC, targets_N, num_bins=num_bins)
+    return sum(b.count * abs(b.confidence - b.accuracy) for b in bins) / len(targets_N)
+
+
+def fit_temperature(
+    probabilities_NC: Float[np.ndarray, "N C"], targets_N: Int[np.ndarray, " N"]
+) -> float:
+    """The temperature with the least cross-entropy (arXiv 1706.04599), pulled slightly to 1.
+
+    Examples whose class has no chance are left out: they only ask all to be less sure.
+    """
+    from scipy.optimize import minimize_scalar
+
+    known_N = probabilities_NC[np.arange(len(targets_N)), targets_N] > 0
+    probabilities_NC, targets_N = probabilities_NC[known_N], targets_N[known_N]
+    num_examples = len(targets_N)
+    if num_examples == 0:
+        return 1.0
+    logs_NC, known_NC = log_probabilities(probabilities_NC), probabilities_NC > 0
+    target_logs_N = logs_NC[np.arange(num_examples), targets_N]
+
+    def loss(log_temperature: float) -> float:
+        sharpness = np.exp(-log_temperature)
+        _, sums_N = softmax(logs_NC * sharpness, known_NC)
+        pull = _PULL_TO_ONE / num_examples * log_temperature**2
+        return float(np.mean(sums_N - target_logs_N * sharpness) + pull)
+
+    most = float(np.log(_MOST_TEMPERATURE))
+    found = minimize_scalar(loss, bounds=(-most, most), method="bounded", options={"xatol": 1e-8})
+    return float(np.exp(found.x))
+
+
+def tempered(
+    probabilities_NC: Float[np.ndarray, "N C"], temperature: float
+) -> Float[np.ndarray, "N C"]:
+    """Less sure above a temperature of 1, surer below; the order of the classes stays."""
+    scores_NC = log_probabilities(probabilities_NC) / temperature
+    return softmax(scores_NC, probabilities_NC > 0)[0]
+
+
+def log_probabilities(chances: Float[np.ndarray, "*M N C"]) -> Float[np.ndarray, "*M N C"]:
+    """Logarithms in double precision, finite at zero."""
+    return np.log(np.maximum(chances.astype(np.float64), _LEAST_CHANCE))
+
+
+def softmax(
+    scores_NC: Float[np.ndarray, "N C"], known_NC: Bool[np.ndarray, "N C"]
+) -> tuple[Float[np.ndarray, "N C"], Float[np.ndarray, " N"]]:
+    """Probabilities over the known classes, and the log of the sum they were divided by."""
+    from scipy.special import logsumexp
+
+    scores_NC = np.where(known_NC, scores_NC, -np.inf)
+    sums_N1 = logsumexp(scores_NC, axis=1, keepdims=True)
+    return np.exp(scores_NC - sums_N1), sums_N1[:, 0]
+
+
+def accuracy_by_length(
+    correct_SN: Bool[np.ndarray, "S N"], lengths_N: Int[np.ndarray, " N"], *, num_bins: int = 5
+) -> tuple[LengthBin, ...]:
+    """Accuracy over seeds by length, in bins of about as many examples; equals stay together."""
+    _require_examples(len(lengths_N))
+    inner = np.quantile(lengths_N, np.arange(1, num_bins) / num_bins, method="inverted_cdf")
+    # A bin ends with its edge; the last one takes what is longer.
+    bins_N = np.searchsorted(np.unique(inner), lengths_N)
+    members = [np.flatnonzero(bins_N == place) for place in np.unique(bins_N)]
+    return tuple(
+        LengthBin(
+            low=int(lengths_N[rows].min()),
+            high=int(lengths_N[rows].max()),
+            count=len(rows),
+            accuracy=float(correct_SN[:, rows].mean()),
+        )
+        for rows in members
+    )
+
+
+def label_doubts(
+    probabilities_SNC: Float[np.ndarray, "S N C"], targets_N: Int[np.ndarray, " N"]
+) -> Int[np.ndarray, " K"]:
+    """Examples whose label all S runs contradict with confidence, the surest contradiction first.
+
+    All runs must answer the same other class, each at least as sure as it is on average of the
+    examples which bear that label (confident learning, arXiv 1911.00068).
+    """
     _require_examples(len(targets_N))
-    confidence_N = probabilities_NC.max(axis=1)
-    correct_N = probabilities_NC.argmax(axis=1) == targets_N
-    # Bins are open on the left: a confidence of exactly 1 belongs to the last.
-    bins_N = np.clip(np.ceil(confidence_N * num_bins).astype(int) - 1, 0, num_bins - 1)
-    gaps = np.bincount(bins_N, weights=confidence_N - correct_N, minlength=num_bins)
-    return float(np.abs(gaps).sum() / len(targets_N))
+    num_classes = probabilities_SNC.shape[2]
+    answers_SN = probabilities_SNC.argmax(axis=2)
+    agreed_N = (answers_SN == answers_SN[0]).all(axis=0) & (answers_SN[0] != targets_N)
+    usual_SC = np.full((len(probabilities_SNC), num_classes), np.inf)
+    for target in np.unique(targets_N):
+        usual_SC[:, target] = probabilities_SNC[:, targets_N == target, target].mean(axis=1)
+    sureness_SN = probabilities_SNC[:, np.arange(len(targets_N)), answers_SN[0]]
+    doubted_N = agreed_N & (sureness_SN >= usual_SC[:, answers_SN[0]]).all(axis=0)
+    rows = np.flatnonzero(doubted_N)
+    return rows[np.argsort(-sureness_SN.mean(axis=0)[rows], kind="stable")]
 
 
 def cross_entropy(
@@ -101,121 +272,6 @@ def is_collapsed(predictions_N: Int[np.ndarray, " N"], *, num_classes: int) -> b
     return bool(most >= _COLLAPSED_SHARE * len(predictions_N))
 
 
-def accuracy_interval(
-    correct_SN: Bool[np.ndarray, "S N"], *, seed: int = 0, num_resamples: int = 2_000
-) -> Interval:
-    """Accuracy over seeds; the interval resamples seeds and examples together."""
-    means = np.concatenate(
-        [
-            (weights_BN * answers_BN).mean(axis=1)
-            for weights_BN, (answers_BN,) in _resamples([correct_SN], seed, num_resamples)
-        ]
-    )
-    return _interval(float(correct_SN.mean()), means)
-
-
-def difference_interval(
-    correct_a_SN: Bool[np.ndarray, "S N"],
-    correct_b_SN: Bool[np.ndarray, "R N"],
-    *,
-    seed: int = 0,
-    num_resamples: int = 2_000,
-) -> Interval:
-    """Accuracy of a minus that of b on the same examples; seeds may differ in number.
-
-    Both are resampled on the same examples, each on its own seeds.
-    """
-    means = np.concatenate(
-        [
-            (weights_BN * (a_BN - b_BN)).mean(axis=1)
-            for weights_BN, (a_BN, b_BN) in _resamples(
-                [correct_a_SN, correct_b_SN], seed, num_resamples
-            )
-        ]
-    )
-    return _interval(float(correct_a_SN.mean() - correct_b_SN.mean()), means)
-
-
-def paired_permutation_test(
-    correct_a_SN: Bool[np.ndarray, "S N"],
-    correct_b_SN: Bool[np.ndarray, "R N"],
-    *,
-    seed: int = 0,
-    num_resamples: int = 10_000,
-) -> float:
-    """Two-sided p that a and b are equally accurate: random sign flips of each example's gap.
-
-    The gap of an example is the difference of its mean over seeds, so arms may differ in seeds.
-    """
-    gaps_N = correct_a_SN.mean(axis=0) - correct_b_SN.mean(axis=0)
-    gaps_N = gaps_N[gaps_N != 0]
-    if gaps_N.size == 0:
-        return 1.0
-    generator = np.random.default_rng(seed)
-    observed = abs(gaps_N.sum())
-    num_as_far = 0
-    for size in _block_sizes(num_resamples, gaps_N.size):
-        signs_BN = generator.integers(0, 2, size=(size, gaps_N.size), dtype=np.int8) * 2 - 1
-        num_as_far += int((np.abs(signs_BN @ gaps_N) >= observed - 1e-9).sum())
-    # The observed order is one of the permutations: p is never 0 (Phipson & Smyth 2010).
-    return (num_as_far + 1) / (num_resamples + 1)
-
-
-def mcnemar_test(correct_a_N: Bool[np.ndarray, " N"], correct_b_N: Bool[np.ndarray, " N"]) -> float:
-    """Two-sided exact p of two single runs, from the examples that only one of them got right."""
-    from scipy.stats import binomtest
-
-    only_a = int((correct_a_N & ~correct_b_N).sum())
-    only_b = int((correct_b_N & ~correct_a_N).sum())
-    if only_a + only_b == 0:
-        return 1.0
-    return float(binomtest(only_a, only_a + only_b, 0.5).pvalue)
-
-
 def _require_examples(num_examples: int) -> None:
     if num_examples == 0:
         raise ValueError("a metric needs at least one example")
-
-
-def _interval(mean: float, resampled_means: Float[np.ndarray, " M"]) -> Interval:
-    tail = (1 - _CONFIDENCE) / 2
-    low, high = np.quantile(resampled_means, [tail, 1 - tail])
-    return Interval(mean, float(low), float(high))
-
-
-def _block_sizes(total: int, row_numbers: int) -> Iterator[int]:
-    size = max(1, _BLOCK_NUMBERS // max(1, row_numbers))
-    for start in range(0, total, size):
-        yield min(size, total - start)
-
-
-def _resamples(
-    arms: list[Bool[np.ndarray, "_ N"]], seed: int, num_resamples: int
-) -> Iterator[tuple[Float[np.ndarray, "B N"], list[Float[np.ndarray, "B N"]]]]:
-    """Blocks of B bootstrap draws: how often each example was drawn, and each arm's answers.
-
-    An arm's answers are its means over seeds drawn with replacement. The examples are the same for
-    all arms, which is what makes a difference of arms a paired one.
-    """
-    num_examples = arms[0].shape[1]
-    if num_examples == 0 or any(arm.shape[1] != num_examples for arm in arms):
-        shapes = ", ".join(str(arm.shape) for arm in arms)
-        raise ValueError(f"arms must answer the same examples, at least one; shapes are {shapes}")
-    generator = np.random.default_rng(seed)
-    for size in _block_sizes(num_resamples, num_examples):
-        weights_BN = _draw_counts(generator, size, num_examples)
-        answers = []
-        for correct_SN in arms:
-            draws_BS = _draw_counts(generator, size, len(correct_SN)) / len(correct_SN)
-            answers.append(draws_BS @ correct_SN.astype(np.float64))
-        yield weights_BN, answers
-
-
-def _draw_counts(
-    generator: np.random.Generator, num_draws: int, num_items: int
-) -> Float[np.ndarray, "B N"]:
-    """How often each item comes up when as many are drawn with replacement, `num_draws` times."""
-    cells = generator.integers(0, num_items, size=(num_draws, num_items))
-    cells += np.arange(num_draws)[:, None] * num_items
-    counts = np.bincount(cells.ravel(), minlength=num_draws * num_items)
-    return counts.reshape(num_draws, num_items).astype(np.float64)
