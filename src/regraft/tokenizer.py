@@ -155,6 +155,11 @@ class Tokenizer:
             rows.extend(encoding.ids for encoding in encodings)
         return rows
 
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Where each id of `encode(text)` stands: start and stop of its characters in the text."""
+        encoding = self._inner.encode(without_surrogates(text), add_special_tokens=False)
+        return list(encoding.offsets)
+
     @property
     def num_framing(self) -> int:
         """How many tokens stand around a text."""

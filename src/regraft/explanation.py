@@ -1,0 +1,215 @@
+"""What moved a decision: one score a word, and all that is needed to believe it.
+
+Comes in: words with their scores and what the classifier said, from attribution.py. Goes out: plain
+values for JSON, and HTML in which a text cannot do harm. Knows no model and no method.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from html import escape
+from importlib.resources import files
+from string import Template
+from typing import Any, Literal
+
+Method = Literal["integrated-gradients", "contributions", "leave-one-out"]
+
+NUM_STRONGEST = 8
+# Shades of a colour; level 0 is a word that hardly counts.
+NUM_LEVELS = 9
+# Invisible characters that reorder what stands around them, on a page or in a terminal.
+_REORDERING = {*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C}
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word at `text[start:stop]`; a score above 0 speaks for the label, below against it."""
+
+    text: str
+    start: int
+    stop: int
+    score: float
+
+
+@dataclass(frozen=True)
+class StrongWord:
+    """All occurrences of one word together."""
+
+    text: str
+    score: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Which words moved a classifier to (or from) a label, in log-odds of that label.
+
+    text: what was read, and what the spans of the words point into. label: what is explained.
+    predicted: the most probable label. probabilities: of every label. output: log-odds of the label
+    for this text. baseline: log-odds where no word has been read; `baseline_name` says what that
+    is. elsewhere: scores of what belongs to no word, such as the tokens around a text. num_unread:
+    words at the end that the model does not read; their scores are 0. num_together: above 1, so
+    many neighbours were left out at once and share their score. num_steps: points on the path of
+    integrated gradients. agreement: Spearman's rank correlation with leave-one-out, if asked for.
+    """
+
+    text: str
+    label: str
+    predicted: str
+    probabilities: dict[str, float]
+    method: Method
+    words: tuple[Word, ...]
+    output: float
+    baseline: float
+    baseline_name: str
+    elsewhere: float = 0.0
+    num_unread: int = 0
+    num_together: int = 1
+    num_steps: int | None = None
+    agreement: float | None = None
+
+    @property
+    def probability(self) -> float:
+        """Of the label that is explained."""
+        return self.probabilities[self.label]
+
+    @property
+    def gap(self) -> float:
+        """All scores less what they should add up to, output - baseline: 0 if none is missing."""
+        explained = sum(word.score for word in self.words) + self.elsewhere
+        return explained - (self.output - self.baseline)
+
+    def levels(self) -> list[int]:
+        """How strong each word is beside the strongest: 0 to 9, negative where it is against."""
+        most = max((abs(word.score) for word in self.words), default=0.0)
+        if most == 0:
+            return [0] * len(self.words)
+        return [round(NUM_LEVELS * word.score / most) for word in self.words]
+
+    def strongest(self, num: int = NUM_STRONGEST) -> tuple[list[StrongWord], list[StrongWord]]:
+        """The words that speak most for the label, and those most against; repeats are summed."""
+        scores: defaultdict[str, list[float]] = defaultdict(list)
+        for word in self.words:
+            scores[word.text.casefold()].append(word.score)
+        found = [StrongWord(text, sum(parts), len(parts)) for text, parts in scores.items()]
+        pro = sorted((word for word in found if word.score > 0), key=lambda word: -word.score)
+        contra = sorted((word for word in found if word.score < 0), key=lambda word: word.score)
+        return pro[:num], contra[:num]
+
+    def pieces(self) -> Iterator[tuple[str, Word | None, int]]:
+        """The text from begin to end: words with their level, and what stands between as None."""
+        behind = 0
+        for word, level in zip(self.words, self.levels(), strict=True):
+            if word.start > behind:
+                yield self.text[behind : word.start], None, 0
+            yield self.text[word.start : word.stop], word, level
+            behind = word.stop
+        if behind < len(self.text):
+            yield self.text[behind:], None, 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        derived = {"probability": self.probability, "gap": self.gap}
+        return {**asdict(self), "words": [asdict(word) for word in self.words], **derived}
+
+
+def harmless(text: str) -> str:
+    """The text with characters that command a terminal or reorder a page made visible."""
+    return "".join(map(_harmless, text))
+
+
+def _harmless(character: str) -> str:
+    place = ord(character)
+    if place < 0x20 and character not in "\n\t":
+        return chr(0x2400 + place)  # the picture of that control character
+    if 0x7F <= place < 0xA0 or place in _REORDERING or 0xD800 <= place < 0xE000:
+        return "\ufffd"
+    return character
+
+
+def explanation_to_html_fragment(explanation: Explanation) -> str:
+    """A <section> with the verdict, the coloured words and the strongest ones; all text escaped.
+
+    It carries neither style nor script: put `explanation_css()` into the page once. Colours are
+    classes (`rx-for rx-7`), not style attributes, so that a strict content policy lets them pass.
+    """
+    found = explanation
+    words = "".join(_marked(piece, word, level) for piece, word, level in found.pieces())
+    pro, contra = found.strongest()
+    facts = "".join(f"<li>{_shown(fact)}</li>" for fact in facts_told(found))
+    return (
+        '<section class="rx">'
+        f'<p class="rx-verdict"><strong><bdi>{_shown(found.label)}</bdi></strong> '
+        f"<span>{found.probability:.1%}</span></p>"
+        f'<p class="rx-text" dir="auto">{words}</p>'
+        f'<div class="rx-tops">{_top("for", pro)}{_top("against", contra)}</div>'
+        f'<ul class="rx-facts">{facts}</ul>'
+        "</section>"
+    )
+
+
+def explanation_css() -> str:
+    """The style of a fragment: light and dark, for phones, readable without colours."""
+    return files("regraft").joinpath("templates/explanation.css").read_text(encoding="utf-8")
+
+
+def explanation_to_html(explanation: Explanation) -> str:
+    """A page that needs nothing else: no script, no font, no address is loaded."""
+    template = files("regraft").joinpath("templates/explanation.html").read_text(encoding="utf-8")
+    return Template(template).substitute(
+        title=_shown(f"Why {explanation.label}?"),
+        style=explanation_css(),
+        explanation=explanation_to_html_fragment(explanation),
+    )
+
+
+def facts_told(explanation: Explanation) -> list[str]:
+    """How far the scores can be trusted, a sentence each."""
+    found = explanation
+    steps = f", {found.num_steps} steps" if found.num_steps else ""
+    rest = f", of which {found.elsewhere:+.2f} belongs to no word" if found.elsewhere else ""
+    told = [
+        f"Method: {found.method}{steps}. Scores are log-odds of {found.label}.",
+        f"From {found.baseline:+.2f} ({found.baseline_name}) to {found.output:+.2f}; scores add up "
+        f"to {found.output - found.baseline + found.gap:+.2f}{rest}: "
+        f"completeness gap {found.gap:+.3f}.",
+    ]
+    if found.label != found.predicted:
+        told.append(
+            f"The prediction is {found.predicted} ({found.probabilities[found.predicted]:.1%})."
+        )
+    if found.num_unread:
+        told.append(f"The model does not read the last {found.num_unread:,} words.")
+    if found.num_together > 1:
+        told.append(
+            f"The text is long: {found.num_together} neighbours at a time were left out, and share "
+            "one score."
+        )
+    if found.agreement is not None:
+        told.append(f"Rank correlation with leave-one-out: {found.agreement:+.2f}.")
+    return told
+
+
+def _marked(piece: str, word: Word | None, level: int) -> str:
+    if word is None or level == 0:
+        return _shown(piece)
+    side = "for" if level > 0 else "against"
+    return (
+        f'<mark class="rx-{side} rx-{abs(level)}" title="{word.score:+.3f}">'
+        f"<bdi>{_shown(piece)}</bdi></mark>"
+    )
+
+
+def _top(side: str, words: list[StrongWord]) -> str:
+    rows = "".join(
+        f"<tr><th scope='row'><bdi>{_shown(word.text)}</bdi>"
+        f"{f' <small>x {word.count}</small>' if word.count > 1 else ''}</th>"
+        f"<td>{word.score:+.2f}</td></tr>"
+        for word in words
+    )
+    rows = rows or "<tr><td>no word</td></tr>"
+    return f'<table class="rx-top rx-top-{side}"><caption>{side}</caption>{rows}</table>'
+
+
+def _shown(text: str) -> str:
+    return escape(harmless(text))
