@@ -15,6 +15,7 @@ from sklearn.model_selection import cross_val_score
 import regraft
 from regraft.classifier import TextClassifier, load_classifier
 from regraft.errors import ConfigError, DataError, RegraftError, RunFolderError
+from regraft.synthetic import synthetic_reviews
 
 TEXTS = [text for text, _ in make_examples(24)]
 NAMES = [label for _, label in make_examples(24)]
@@ -23,7 +24,7 @@ TRAINING = {key: value for key, value in TINY.items() if key not in SHAPE}
 
 
 def tiny(**options: Any) -> TextClassifier:
-    return TextClassifier(**{"epochs": 1, "settings": TINY, **options})
+    return TextClassifier(**{"base": "scratch", "epochs": 1, "settings": TINY, **options})
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +42,7 @@ def test_parameters_are_stored_as_given_and_cloned() -> None:
     classifier = TextClassifier("runs/base", preset="lab", epochs=3, seed=5, settings=settings)
     parameters = {
         "base": "runs/base",
+        "minutes": 30.0,
         "preset": "lab",
         "size": None,
         "epochs": 3,
@@ -86,7 +88,7 @@ def test_equal_seeds_give_equal_classifiers(fitted: TextClassifier) -> None:
 
 def test_classifier_learns() -> None:
     learning = {**TINY, "train.lr": 0.01, "model.dropout": 0, "data.max_length": 64}
-    classifier = TextClassifier(epochs=12, settings=learning).fit(TEXTS, NAMES)
+    classifier = TextClassifier("scratch", epochs=12, settings=learning).fit(TEXTS, NAMES)
     assert classifier.score(TEXTS, NAMES) > 0.8
 
 
@@ -136,6 +138,46 @@ def test_empty_text_has_a_label(fitted: TextClassifier) -> None:
     assert fitted.predict([""])[0] in fitted.classes_
 
 
+RECIPE = {"model.width": 16, "model.num_pairs": 200, "tokenizer.size": 400, "data.max_length": 64}
+
+
+@pytest.fixture(scope="module")
+def by_recipe() -> TextClassifier:
+    reviews = synthetic_reviews(num_documents=260, seed=1)
+    labelled = synthetic_reviews(num_documents=40, seed=2)
+    classifier = TextClassifier(minutes=1, settings={**RECIPE, "data.text_column": "body"})
+    return classifier.fit(
+        [review.text for review in labelled],
+        [int(review.label == "positive") for review in labelled],
+        unlabelled=[review.text for review in reviews],
+    )
+
+
+def test_without_a_base_the_recipe_of_fit_is_followed(by_recipe: TextClassifier) -> None:
+    assert by_recipe.result_.scores.keys() == {"blend", "linear", "latent", "features"}
+    assert (by_recipe.result_.num_train, by_recipe.result_.num_documents) == (40, 300)
+    assert by_recipe.classes_.tolist() == [0, 1]
+    assert by_recipe.predict(TEXTS).dtype == by_recipe.classes_.dtype
+    assert by_recipe.predict_proba(TEXTS).shape == (24, 2)
+
+
+def test_saved_recipe_predicts_the_same(by_recipe: TextClassifier, tmp_path: Path) -> None:
+    run_dir = by_recipe.save(tmp_path / "run")
+    for loaded in (TextClassifier.load(run_dir), load_classifier(run_dir)):
+        assert np.array_equal(loaded.predict_proba(TEXTS), by_recipe.predict_proba(TEXTS))
+        assert loaded.classes_.tolist() == ["0", "1"]
+    assert TextClassifier.load(run_dir).result_.run_dir == str(run_dir)
+
+
+def test_recipe_refuses_what_it_does_not_read(shared_base: Path) -> None:
+    with pytest.raises(ConfigError, match="The recipe does not read size, epochs"):
+        TextClassifier(size="mini", epochs=2).fit(TEXTS, NAMES)
+    with pytest.raises(ConfigError, match="does not read texts without labels"):
+        TextClassifier(shared_base).fit(TEXTS, NAMES, unlabelled=["a text"])
+    with pytest.raises(DataError, match="X holds 3 examples"):
+        TextClassifier().fit(["good", "bad", "fine"], ["yes", "no", "yes"])
+
+
 @pytest.mark.parametrize("method", ["predict", "predict_proba"])
 def test_prediction_before_fit_is_refused(method: str) -> None:
     with pytest.raises(NotFittedError):
@@ -171,7 +213,7 @@ def test_wrong_texts_to_predict_are_refused(fitted: TextClassifier) -> None:
 
 
 def test_wrong_settings_are_refused_at_fit() -> None:
-    classifier = TextClassifier(settings={"train.larning_rate": 1})
+    classifier = TextClassifier("scratch", settings={"train.larning_rate": 1})
     with pytest.raises(ConfigError, match="there is no such setting"):
         classifier.fit(TEXTS, NAMES)
 

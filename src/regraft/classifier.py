@@ -1,12 +1,14 @@
-"""TextClassifier: the fine-tuning recipe under scikit-learn's contract.
+"""TextClassifier: the recipes `fit` and, with a base, `finetune` under scikit-learn's contract.
 
 Comes in: lists of texts and labels. Goes out: labels and probabilities. `__init__` only stores,
-`fit` validates and returns self, learned things end in `_`. The recipe itself is finetune.py's.
+`fit` validates and returns self, learned things end in `_`. The recipes are in fit.py, finetune.py.
 """
 
+import json
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from regraft.bases import read_base_settings
 from regraft.batches import ExampleRows, example_rows
-from regraft.config import Settings, resolve
+from regraft.config import Settings, replace, resolve
 from regraft.errors import ConfigError, DataError, RegraftError
 from regraft.evaluate import class_probabilities, cut_share
 from regraft.finetune import (
@@ -27,29 +29,51 @@ from regraft.finetune import (
     start_from_scratch,
     train_classifier,
 )
-from regraft.fitted import FittedClassifier, load_fitted
+from regraft.fit import FitResult, fit_examples
+from regraft.fitted import FittedClassifier, load_fitted, save_fitted
 from regraft.heads import Model
 from regraft.runfolder import BEFORE_RUN_JSON, RunFolder, RunInfo, load_run, read_info
-from regraft.runtime import SILENT, Progress
+from regraft.runtime import SILENT, Progress, write_text
 from regraft.text import Example, check_trainable, labels_of, split_examples
 from regraft.tokenizer import Tokenizer
 
+# As a base: no base at all, all weights new.
+SCRATCH = "scratch"
+
+
+@runtime_checkable
+class Classifier(Protocol):
+    """What classifies texts, however it was made; `load_classifier` reads one."""
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """The labels, in the order of the columns of `predict_proba`."""
+
+    def predict_proba(
+        self, texts: Sequence[str], /, *, progress: Progress = SILENT
+    ) -> NDArray[np.float64]:
+        """N x C probabilities."""
+
 
 class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier of texts, grafted onto a base or trained from scratch.
+    """A classifier of texts: the recipe of `regraft fit`, or a new head on a base of your own.
 
-    base: run folder of a language model, Hugging Face folder, checkpoint of the lab, or None for
-    scratch. preset, size: as on the command line (without a preset, the base's own). epochs: passes
-    over the data. seed: of head, order and dropout. settings: more of them by name, such as
-    {"train.lr": 3e-4}.
+    base: None for the recipe, which makes its own bases; else what is fine-tuned: run folder of a
+    language model, Hugging Face folder, checkpoint of the lab, or "scratch". minutes: time of the
+    recipe. preset, size: as on the command line (without a preset, the base's own). epochs: passes
+    over the data when fine-tuning. seed: of weights, order and dropout. settings: more of them by
+    name, such as {"train.lr": 3e-4}.
 
     Labels may be strings or numbers; `classes_` holds them as they were given.
     """
+
+    fitted_: FittedClassifier | None
 
     def __init__(
         self,
         base: str | Path | None = None,
         *,
+        minutes: float = 30.0,
         preset: str | None = None,
         size: str | None = None,
         epochs: int | None = None,
@@ -57,6 +81,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.base = base
+        self.minutes = minutes
         self.preset = preset
         self.size = size
         self.epochs = epochs
@@ -64,9 +89,18 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.settings = settings
 
     def fit(
-        self, X: Iterable[object], y: Iterable[object], *, progress: Progress = SILENT
+        self,
+        X: Iterable[object],
+        y: Iterable[object],
+        *,
+        unlabelled: Iterable[object] | None = None,
+        progress: Progress = SILENT,
     ) -> "TextClassifier":
-        """Train on texts and labels; a part is held out to follow the accuracy (`history_`)."""
+        """Learn from texts and labels, and by the recipe from texts without labels as well.
+
+        The recipe tells in `result_` what it is worth on texts it was not fitted on; fine-tuning
+        holds some out and follows the accuracy on them (`history_`).
+        """
         texts = _checked_texts(X)
         classes, targets = np.unique(np.asarray(list(y)), return_inverse=True)
         if len(texts) != len(targets):
@@ -84,6 +118,19 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             Example(text, label=f"{target:0{digits}d}", source="X", row=row)
             for row, (text, target) in enumerate(zip(texts, targets, strict=True), start=1)
         ]
+        if self.base is None:
+            return self._fit_recipe(
+                examples,
+                classes=classes,
+                unlabelled=_checked_texts(unlabelled or ()),
+                progress=progress,
+            )
+        if unlabelled is not None:
+            raise ConfigError(
+                "Fine-tuning a base does not read texts without labels.",
+                "A base has learned from text already.",
+                remedy="Leave unlabelled away, or take base=None for the whole recipe.",
+            )
         train_examples, valid_examples = _held_out(examples, seed=self.seed)
         start = self._start(texts, progress=progress)
         labels = labels_of(examples)
@@ -113,8 +160,10 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self, X: Iterable[object], *, progress: Progress = SILENT
     ) -> NDArray[np.float64]:
         """N x C probabilities; columns are `classes_`."""
-        check_is_fitted(self, "model_")
+        check_is_fitted(self, "classes_")
         texts = _checked_texts(X)
+        if self.fitted_ is not None:
+            return self.fitted_.predict_proba(texts, progress=progress)
         if not texts:
             return np.zeros((0, len(self.classes_)))
         rows = ExampleRows(
@@ -140,16 +189,21 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return predicted
 
     def save(self, run_dir: str | Path) -> Path:
-        """Write a run folder, as `regraft finetune` writes it. Labels are saved as strings."""
-        check_is_fitted(self, "model_")
+        """Write a run folder, as the command line writes it. Labels are saved as strings."""
+        check_is_fitted(self, "classes_")
         folder = RunFolder(Path(run_dir))
         folder.check_free(resume=False)
+        if self.fitted_ is not None:
+            save_fitted(
+                self.fitted_, folder.run_dir, labels=[str(label) for label in self.classes_]
+            )
+            return folder.run_dir
         is_new = not folder.run_dir.exists()
         info = RunInfo(
             kind="classifier",
             status="training",
             labels=tuple(str(label) for label in self.classes_),
-            base=None if self.base is None else {"run_dir": str(self.base)},
+            base=None if self.base == SCRATCH else {"run_dir": str(self.base)},
             fingerprints=self.fingerprints_,
         )
         try:
@@ -169,8 +223,12 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @classmethod
     def load(cls, run_dir: str | Path) -> "TextClassifier":
         """A classifier from its run folder, ready to predict."""
+        if read_info(Path(run_dir)).kind == "blend":
+            fitted = load_fitted(Path(run_dir))
+            recipe = cls(minutes=fitted.info.result["minutes"], seed=fitted.settings.train.seed)
+            return recipe._learned_recipe(fitted, classes=fitted.classes_)
         run = load_run(Path(run_dir), kind="classifier")
-        base = None if run.info.base is None else run.info.base["run_dir"]
+        base = SCRATCH if run.info.base is None else run.info.base["run_dir"]
         classifier = cls(base=base, preset=run.settings.preset, seed=run.settings.train.seed)
         return classifier._learned(
             run.model,
@@ -180,11 +238,62 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             fingerprints=run.info.fingerprints,
         )
 
+    def _fit_recipe(
+        self,
+        examples: Sequence[Example],
+        *,
+        classes: NDArray[Any],
+        unlabelled: Sequence[str],
+        progress: Progress,
+    ) -> "TextClassifier":
+        unread = {"preset": self.preset, "size": self.size, "epochs": self.epochs}
+        given = [name for name, value in unread.items() if value is not None]
+        if given:
+            raise ConfigError(
+                f"The recipe does not read {', '.join(given)}.",
+                "It makes its own bases, in the minutes given.",
+                remedy=f"Leave {'it' if len(given) == 1 else 'them'} away, or give a base to "
+                'fine-tune, such as base="scratch".',
+            )
+        settings = resolve(
+            "pretrain", preset="bag", overrides={"train.seed": self.seed, **(self.settings or {})}
+        )
+        with tempfile.TemporaryDirectory(prefix="regraft-fit-") as folder:
+            paths = {name: Path(folder) / f"{name}.jsonl" for name in ("labelled", "unlabelled")}
+            _write_texts(paths["labelled"], [example.text for example in examples])
+            _write_texts(paths["unlabelled"], unlabelled)
+            fit_examples(
+                examples,
+                watched=[],
+                texts=[paths["unlabelled"]] if unlabelled else [],
+                labelled=paths["labelled"],
+                out=Path(folder) / "run",
+                # The files are ours, whatever columns the settings name.
+                settings=replace(settings, "data", text_column="text", encoding="utf-8"),
+                minutes=self.minutes,
+                progress=progress,
+            )
+            fitted = load_fitted(Path(folder) / "run")
+        return self._learned_recipe(fitted, classes=classes)
+
+    def _learned_recipe(
+        self, fitted: FittedClassifier, *, classes: NDArray[Any]
+    ) -> "TextClassifier":
+        self.fitted_ = fitted
+        self.result_ = FitResult.from_dict(fitted.info.result)
+        self.classes_ = classes
+        self.tokenizer_ = fitted.tokenizer
+        self.settings_ = fitted.settings
+        self.fingerprints_ = fitted.info.fingerprints
+        return self
+
     def _start(self, texts: Sequence[str], *, progress: Progress) -> Start:
-        if self.size is not None and self.base is not None:
+        assert self.base is not None, "the recipe has no start"
+        base = None if self.base == SCRATCH else Path(self.base)
+        if self.size is not None and base is not None:
             raise ConfigError(
                 f"size={self.size!r} cannot change the shape of the base {self.base}.",
-                remedy="Leave size away, or start from scratch with base=None.",
+                remedy='Leave size away, or start anew with base="scratch".',
             )
         overrides = {
             "train.seed": self.seed,
@@ -196,10 +305,10 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             preset=self.preset,
             size=self.size,
             overrides=overrides,
-            base=None if self.base is None else read_base_settings(Path(self.base)),
+            base=None if base is None else read_base_settings(base),
         )
-        if self.base is not None:
-            return start_from_base(Path(self.base), settings=settings)
+        if base is not None:
+            return start_from_base(base, settings=settings)
         return start_from_scratch(texts, settings=settings, tokenizer_path=None, progress=progress)
 
     def _learned(
@@ -211,12 +320,17 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         settings: Settings,
         fingerprints: dict[str, str],
     ) -> "TextClassifier":
+        self.fitted_ = None
         self.model_ = model
         self.classes_ = classes
         self.tokenizer_ = tokenizer
         self.settings_ = settings
         self.fingerprints_ = fingerprints
         return self
+
+
+def _write_texts(path: Path, texts: Sequence[str]) -> None:
+    write_text(path, "".join(json.dumps({"text": text}) + "\n" for text in texts))
 
 
 def _checked_texts(X: Iterable[object]) -> list[str]:
@@ -252,3 +366,14 @@ def load_classifier(run_dir: str | Path) -> "TextClassifier | FittedClassifier":
     if read_info(Path(run_dir)).kind == "blend":
         return load_fitted(Path(run_dir))
     return TextClassifier.load(run_dir)
+
+
+def prediction(labels: Sequence[str], probabilities: Sequence[float]) -> dict[str, Any]:
+    """What is told of one text: its label, and the probability of each, to six digits."""
+    best = max(range(len(labels)), key=probabilities.__getitem__)
+    rounded = [round(probability, 6) for probability in probabilities]
+    return {
+        "label": labels[best],
+        "probability": rounded[best],
+        "probabilities": dict(zip(labels, rounded, strict=True)),
+    }

@@ -5,7 +5,7 @@ and safetensors lie in the folder. How the members were made is fit.py's busines
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,21 @@ from numpy.typing import NDArray
 
 from regraft.baselines import LatentModel, LinearModel
 from regraft.blend import blended
-from regraft.config import DataSettings
+from regraft.config import DataSettings, Settings
 from regraft.errors import DataError, RunFolderError
 from regraft.evaluate import Evaluation, evaluation
 from regraft.evidence import PairedTest
 from regraft.features import document_vectors
 from regraft.metrics import difference_interval, mcnemar_test, paired_permutation_test
 from regraft.regression import VectorModel
-from regraft.runfolder import LoadedRun, load_run, read_info, read_settings
+from regraft.runfolder import (
+    LoadedRun,
+    RunFolder,
+    RunInfo,
+    load_run,
+    read_info,
+    read_settings,
+)
 from regraft.runtime import SILENT, Progress
 from regraft.text import (
     Example,
@@ -32,6 +39,7 @@ from regraft.text import (
     normalised,
     read_documents,
 )
+from regraft.tokenizer import Tokenizer, load_tokenizer
 
 Member = LinearModel | LatentModel | VectorModel
 MEMBERS: dict[str, type[Member]] = {
@@ -47,15 +55,31 @@ RIVALS = ("linear", "latent")
 class FittedClassifier:
     """Members and their weights; `bases` make the vectors that the member `features` reads."""
 
-    labels: tuple[str, ...]
+    info: RunInfo
+    settings: Settings
+    tokenizer: Tokenizer
     bases: Sequence[LoadedRun]
     members: Mapping[str, Member]
-    weights: Mapping[str, float]
-    temperature: float
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of the columns of `predict_proba`."""
+        return self.info.labels
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """How much each member has to say, of 1 in all."""
+        weights: Mapping[str, float] = self.info.result["weights"]
+        return weights
+
+    @property
+    def temperature(self) -> float:
+        """Above 1 the blend is made less sure than its members are together."""
+        return float(self.info.result["temperature"])
 
     @property
     def classes_(self) -> NDArray[Any]:
-        """The labels, in the order of the columns of `predict_proba`."""
+        """The labels as an array."""
         return np.array(self.labels)
 
     def predict_proba(
@@ -104,15 +128,29 @@ def load_fitted(run_dir: Path) -> FittedClassifier:
             remedy="Repeat the command that began it with --resume, or name another folder.",
         )
     result: dict[str, Any] = info.result
-    members = {name: MEMBERS[name].load(run_dir / "members" / name) for name in result["weights"]}
-    bases = [load_run(base_dir(run_dir, number)) for number in range(result["num_bases"])]
     return FittedClassifier(
-        labels=info.labels,
-        bases=bases,
-        members=members,
-        weights=result["weights"],
-        temperature=result["temperature"],
+        info=info,
+        settings=read_settings(run_dir),
+        tokenizer=load_tokenizer(run_dir / "tokenizer.json"),
+        bases=[load_run(base_dir(run_dir, number)) for number in range(result["num_bases"])],
+        members={
+            name: MEMBERS[name].load(run_dir / "members" / name) for name in result["weights"]
+        },
     )
+
+
+def save_fitted(fitted: FittedClassifier, run_dir: Path, *, labels: Sequence[str]) -> None:
+    """Write a folder as `regraft fit` writes it, its classes under other names perhaps."""
+    info = replace(fitted.info, labels=tuple(labels), status="training", result={})
+    folder = RunFolder(run_dir)
+    folder.start(info, settings=fitted.settings, tokenizer=fitted.tokenizer, resume=False)
+    for number, base in enumerate(fitted.bases):
+        base_folder = RunFolder(base_dir(run_dir, number))
+        base_folder.start(base.info, settings=base.settings, tokenizer=base.tokenizer, resume=False)
+        base_folder.finish(base.info, model=base.model)
+    for name, member in fitted.members.items():
+        member.save(run_dir / "members" / name)
+    folder.finish_blend({**fitted.info.result, "run_dir": str(run_dir), "labels": list(labels)})
 
 
 def base_dir(run_dir: Path, number: int) -> Path:

@@ -76,7 +76,7 @@ def predict(
       regraft predict runs/reviews new.csv --out predictions.csv
       echo "Un livre charmant." | regraft predict runs/reviews - --format jsonl
     """
-    from regraft.classifier import load_classifier
+    from regraft.classifier import load_classifier, prediction
     from regraft.runtime import write_text
     from regraft.text import read_documents
 
@@ -87,7 +87,10 @@ def predict(
     labels = [str(label) for label in classifier.classes_]
     with terminal.progress_on_stderr(quiet=quiet) as progress:
         probabilities = classifier.predict_proba(texts, progress=progress).tolist()
-    records = [_record(text, labels, row) for text, row in zip(texts, probabilities, strict=True)]
+    records = [
+        {"text": text, **prediction(labels, row)}
+        for text, row in zip(texts, probabilities, strict=True)
+    ]
     written = format or ("jsonl" if out and out.suffix == ".jsonl" else "csv")
     table = (_jsonl if written == "jsonl" else _csv)(records, labels)
     if out is not None:
@@ -212,17 +215,6 @@ def _check_pretrained(run: Path, *, task: str) -> None:
         remedy="Give a run folder of `regraft pretrain`, or ask this model in Python: "
         f'transformers.pipeline("{task}", model="{run}").',
     )
-
-
-def _record(text: str, labels: Sequence[str], probabilities: Sequence[float]) -> dict[str, Any]:
-    best = max(range(len(labels)), key=probabilities.__getitem__)
-    rounded = [round(probability, 6) for probability in probabilities]
-    return {
-        "text": text,
-        "label": labels[best],
-        "probability": rounded[best],
-        "probabilities": dict(zip(labels, rounded, strict=True)),
-    }
 
 
 def _csv(records: Sequence[dict[str, Any]], labels: Sequence[str]) -> str:
