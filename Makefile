@@ -11,12 +11,12 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench study docs format golden clean
+.PHONY: help demo test check bench study docs format golden clean base-en base-fr
 
 help: ## List the targets
 	@echo "regraft: pre-train on your own text, graft a classifier, prove what it was worth."
 	@echo
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 	@echo
 	@echo "Start with \`make demo\`. Another interpreter: \`make demo PYTHON=python3.12\`."
 
@@ -36,6 +36,16 @@ $(DEV): $(STAMP)
 
 demo: $(STAMP) ## The whole story on real reviews, about ten minutes
 	@$(BIN)/regraft demo
+
+base-en: $(STAMP) ## A base of 50,000 English film reviews in runs/base-en: minutes
+	@$(BIN)/regraft data fetch imdb-50k --out runs/text-en
+	@$(BIN)/regraft pretrain runs/text-en/all.jsonl --preset bag --out runs/base-en --resume
+
+base-fr: $(STAMP) ## A base of French sentences and book reviews in runs/base-fr: minutes
+	@$(BIN)/regraft data fetch french-sentences --out runs/text-fr/sentences
+	@$(BIN)/regraft data fetch french-books --out runs/text-fr/books
+	@$(BIN)/regraft pretrain runs/text-fr/sentences/all.jsonl runs/text-fr/books/all.jsonl \
+		--preset bag --out runs/base-fr --resume
 
 test: $(DEV) ## All tests: the fast suite, then the slow one
 	$(TEST_ENV) $(BIN)/pytest -q -n $(JOBS) -m "not slow"
