@@ -15,6 +15,7 @@ CONFIDENCE = 0.95
 POWER = 0.8
 # Resamples are drawn in blocks of at most this many numbers, so that memory stays flat.
 _BLOCK_NUMBERS = 4_000_000
+_LEAST_P = 1e-15
 
 
 @dataclass(frozen=True)
@@ -27,43 +28,43 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Spread:
-    """How much a mean would vary over new seeds and new examples, and how well that is known.
+class SeedLuck:
+    """The variance that the luck of seeds adds to a mean, and the freedom of that estimate.
 
-    `variance` is its variance; `freedom` are the degrees of freedom of that estimate, few where it
-    comes from a few seeds (Satterthwaite 1946).
+    Few seeds tell little of their variance: few degrees of freedom.
     """
 
     variance: float
     freedom: float
 
+    def reach(self, tail: float) -> float:
+        """How far luck moves the mean with a chance of `tail` to each side, by Student's t."""
+        from scipy.stats import t
 
-def spread(
-    scores_SN: Shaped[np.ndarray, "S N"], rival_RN: Shaped[np.ndarray, "R N"] | None = None
-) -> Spread:
-    """The spread of the mean over seeds and examples, or of its difference from a rival's.
+        if self.variance == 0:
+            return 0.0
+        return float(t.isf(tail, self.freedom) * np.sqrt(self.variance))
 
-    The examples are the same for both, the seeds are each arm's own. An arm with one seed is taken
-    as it is: whatever luck was in that run is not seen.
+
+def seed_luck(*arms: Shaped[np.ndarray, "_ N"]) -> SeedLuck:
+    """The luck of an arm's seeds, or of two arms' in their difference (Satterthwaite 1946).
+
+    An arm with one seed is taken as it is: whatever luck was in that run is not seen.
     """
-    arms = [np.asarray(arm, np.float64) for arm in (scores_SN, rival_RN) if arm is not None]
-    _require_same_examples(arms)
-    num_examples = arms[0].shape[1]
-    gaps_N = arms[0].mean(axis=0) - (arms[1].mean(axis=0) if len(arms) > 1 else 0)
-    parts: list[tuple[float, int]] = [(_variance(gaps_N) / num_examples, max(num_examples - 1, 1))]
-    parts += [(_seed_variance(arm), len(arm) - 1) for arm in arms if len(arm) > 1]
+    parts = [(_seed_variance(arm), len(arm) - 1) for arm in arms if len(arm) > 1]
     variance = sum(part for part, _ in parts)
     if variance == 0:
-        return Spread(0.0, float(max(num_examples - 1, 1)))
-    return Spread(variance, variance**2 / sum(part**2 / freedom for part, freedom in parts))
+        return SeedLuck(0.0, 1.0)
+    return SeedLuck(variance, variance**2 / sum(part**2 / freedom for part, freedom in parts))
 
 
 def score_interval(
     scores_SN: Shaped[np.ndarray, "S N"], *, seed: int = 0, num_resamples: int = 2_000
 ) -> Interval:
-    """The mean score between 0 and 1; its interval resamples seeds and examples together."""
-    means_B = _resampled_means(scores_SN, None, seed=seed, num_resamples=num_resamples)
-    interval = _interval(float(scores_SN.mean()), means_B, spread(scores_SN))
+    """The mean of scores between 0 and 1, its interval over new seeds and new examples."""
+    _require_same_examples(scores_SN)
+    means_B = _resampled_means(scores_SN.mean(axis=0), seed=seed, num_resamples=num_resamples)
+    interval = _interval(float(scores_SN.mean()), means_B, seed_luck(scores_SN))
     return Interval(interval.mean, max(interval.low, 0.0), min(interval.high, 1.0))
 
 
@@ -76,12 +77,12 @@ def difference_interval(
 ) -> Interval:
     """Mean score of a minus that of b on the same examples; seeds may differ in number.
 
-    Both are resampled on the same examples, each on its own seeds.
+    Examples are resampled for both at once, which makes it paired; seeds are each arm's own.
     """
-    means_B = _resampled_means(scores_a_SN, scores_b_RN, seed=seed, num_resamples=num_resamples)
-    mean = float(scores_a_SN.mean() - scores_b_RN.mean())
-    interval = _interval(mean, means_B, spread(scores_a_SN, scores_b_RN))
-    return Interval(mean, max(interval.low, -1.0), min(interval.high, 1.0))
+    gaps_N = _gaps(scores_a_SN, scores_b_RN)
+    means_B = _resampled_means(gaps_N, seed=seed, num_resamples=num_resamples)
+    interval = _interval(float(gaps_N.mean()), means_B, seed_luck(scores_a_SN, scores_b_RN))
+    return Interval(interval.mean, max(interval.low, -1.0), min(interval.high, 1.0))
 
 
 def difference_test(
@@ -89,16 +90,25 @@ def difference_test(
 ) -> float:
     """Two-sided p that a and b would score alike over new seeds and new examples.
 
-    Student's t of the difference over its spread. Unlike the tests on examples alone it holds its
-    level where seeds vary, if both arms have more than one or need no more.
+    The level of the widest interval that leaves out zero. Unlike tests on examples alone it keeps
+    its level where seeds vary, if arms that do have more than one.
     """
+    from scipy.optimize import brentq
     from scipy.stats import t
 
-    gap = float(scores_a_SN.mean() - scores_b_RN.mean())
-    found = spread(scores_a_SN, scores_b_RN)
-    if found.variance == 0:
-        return 1.0 if gap == 0 else 0.0
-    return float(2 * t.sf(abs(gap) / np.sqrt(found.variance), found.freedom))
+    gaps_N = _gaps(scores_a_SN, scores_b_RN)
+    gap, deviation = abs(float(gaps_N.mean())), np.sqrt(_variance(gaps_N) / len(gaps_N))
+    luck = seed_luck(scores_a_SN, scores_b_RN)
+
+    def beyond(log_p: float) -> float:
+        tail = np.exp(log_p) / 2
+        examples = float(t.isf(tail, max(len(gaps_N) - 1, 1)) * deviation)
+        return float(np.hypot(examples, luck.reach(tail))) - gap
+
+    if beyond(0.0) >= 0:
+        return 1.0
+    least = float(np.log(_LEAST_P))
+    return _LEAST_P if beyond(least) <= 0 else float(np.exp(brentq(beyond, least, 0.0)))
 
 
 def paired_permutation_test(
@@ -113,14 +123,14 @@ def paired_permutation_test(
     The gap of an example is the difference of its mean over seeds, so arms may differ in seeds. The
     runs are taken as they are: the luck of a seed is not in this p.
     """
-    gaps_N = scores_a_SN.mean(axis=0) - scores_b_RN.mean(axis=0)
+    gaps_N = _gaps(scores_a_SN, scores_b_RN)
     gaps_N = gaps_N[gaps_N != 0]
     if gaps_N.size == 0:
         return 1.0
     generator = np.random.default_rng(seed)
     observed = abs(gaps_N.sum())
     num_as_far = 0
-    for size in _block_sizes(num_resamples, gaps_N.size):
+    for size in block_sizes(num_resamples, gaps_N.size):
         signs_BN = generator.integers(0, 2, size=(size, gaps_N.size), dtype=np.int8) * 2 - 1
         num_as_far += int((np.abs(signs_BN @ gaps_N) >= observed - 1e-9).sum())
     # The observed order is one of the permutations: p is never 0 (Phipson & Smyth 2010).
@@ -159,19 +169,25 @@ def smallest_difference(
     """The smallest true gap that arms which vary as these do would show four times in five.
 
     The power of McNemar's test (Connor 1987) at 5 %, or at 5 % / `num_tests`, from the share of
-    examples on which the arms differ; with several seeds their variance is added.
+    examples on which the arms differ, with the luck of seeds added.
     """
-    from scipy.stats import t
+    from scipy.stats import norm
 
-    gap = float(scores_a_SN.mean() - scores_b_RN.mean())
-    num_examples = scores_a_SN.shape[1]
-    found = spread(scores_a_SN, scores_b_RN)
+    gaps_N = _gaps(scores_a_SN, scores_b_RN)
+    num_examples = len(gaps_N)
+    luck = seed_luck(scores_a_SN, scores_b_RN)
     tail = (1 - CONFIDENCE) / 2 / num_tests
-    steps = float(t.isf(tail, found.freedom) + t.ppf(POWER, found.freedom))
-    # Were there no gap, the examples would vary by its square more, and by the square of the gap
-    # sought less.
-    variance = found.variance + gap**2 / num_examples
-    return float(steps * np.sqrt(variance / (1 + steps**2 / num_examples)))
+    # The variance of the mean gap, were there none; with a gap it is less by its square / N.
+    variance = float(np.square(gaps_N).mean()) / num_examples
+    needed = float(np.hypot(norm.isf(tail) * np.sqrt(variance), luck.reach(tail)))
+    # A true gap d is shown if d - needed >= reserve * sqrt(variance - d^2 / N + luck): solve for d.
+    reserve = float(norm.ppf(POWER))
+    lead = 1 + reserve**2 / num_examples
+    rest = needed**2 - reserve**2 * (variance + luck.variance)
+    found = (needed + np.sqrt(needed**2 - lead * rest)) / lead
+    # So many examples, all in favour of one arm, are the fewest that an exact test believes.
+    fewest = np.floor(-np.log2(tail)) + 1
+    return float(max(found, fewest / num_examples))
 
 
 def draw_counts(
@@ -184,79 +200,66 @@ def draw_counts(
     return counts.reshape(num_draws, num_items).astype(np.float64)
 
 
+def block_sizes(total: int, row_numbers: int) -> Iterator[int]:
+    """How many draws of so many numbers to hold at a time."""
+    size = max(1, _BLOCK_NUMBERS // max(1, row_numbers))
+    for start in range(0, total, size):
+        yield min(size, total - start)
+
+
 def _variance(values: Float[np.ndarray, " N"]) -> float:
     return float(np.var(values, ddof=1)) if len(values) > 1 else 0.0
 
 
-def _seed_variance(scores_SN: Float[np.ndarray, "S N"]) -> float:
+def _seed_variance(scores_SN: Shaped[np.ndarray, "S N"]) -> float:
     """What the luck of seeds adds to the variance of a mean over S of them.
 
     Seeds also differ because each errs on examples of its own. That part is in the variance over
-    examples already and is taken off here (analysis of variance, two ways).
+    examples already and is taken off here (analysis of variance, two ways). Two seeds are too few
+    for that: they are often alike by chance, and nothing would be left.
     """
-    num_seeds: int
-    num_examples: int
-    num_seeds, num_examples = scores_SN.shape
+    num_seeds: int = scores_SN.shape[0]
+    num_examples: int = scores_SN.shape[1]
     means_S = scores_SN.mean(axis=1)
-    if num_examples == 1:
-        return _variance(means_S) / num_seeds
+    variance = _variance(means_S) / num_seeds
+    if num_seeds == 2 or num_examples == 1:
+        return variance
     rest_SN = scores_SN - scores_SN.mean(axis=0) - means_S[:, None] + means_S.mean()
     rest = float(np.square(rest_SN).sum()) / ((num_seeds - 1) * (num_examples - 1))
-    return max(_variance(means_S) - rest / num_examples, 0.0) / num_seeds
+    return max(variance - rest / (num_seeds * num_examples), 0.0)
 
 
-def _interval(mean: float, means_B: Float[np.ndarray, " B"], found: Spread) -> Interval:
-    """The quantiles of resampled means, moved out to where the spread wants them.
-
-    A bootstrap takes the few seeds for all there are. Its shape is kept, its width is that of
-    Student's t.
-    """
-    from scipy.stats import norm, t
-
+def _interval(mean: float, means_B: Float[np.ndarray, " B"], luck: SeedLuck) -> Interval:
+    """The quantiles of resampled means, moved out by the luck of seeds as an error of its own."""
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(means_B, [tail, 1 - tail])
-    deviation = float(means_B.std())
-    if deviation == 0:
-        return Interval(mean, mean, mean)
-    wanted = t.isf(tail, found.freedom) * np.sqrt(found.variance)
-    stretch = float(wanted / (norm.isf(tail) * deviation))
-    return Interval(mean, mean - stretch * (mean - float(low)), mean + stretch * (high - mean))
+    reach = luck.reach(tail)
+    return Interval(
+        mean, mean - float(np.hypot(mean - low, reach)), mean + float(np.hypot(high - mean, reach))
+    )
 
 
 def _resampled_means(
-    scores_a_SN: Shaped[np.ndarray, "S N"],
-    scores_b_RN: Shaped[np.ndarray, "R N"] | None,
-    *,
-    seed: int,
-    num_resamples: int,
+    values_N: Float[np.ndarray, " N"], *, seed: int, num_resamples: int
 ) -> Float[np.ndarray, " B"]:
-    """Means, or differences of them, of B bootstrap draws.
-
-    The examples of a draw are the same for both arms, which is what makes it paired; the seeds are
-    drawn for each arm.
-    """
-    arms = [np.asarray(arm, np.float64) for arm in (scores_a_SN, scores_b_RN) if arm is not None]
-    _require_same_examples(arms)
-    num_examples = arms[0].shape[1]
     generator = np.random.default_rng(seed)
-    blocks = []
-    for size in _block_sizes(num_resamples, num_examples):
-        weights_BN = draw_counts(generator, num_draws=size, num_items=num_examples)
-        block = np.zeros(size)
-        for sign, scores_SN in zip((1, -1), arms, strict=False):
-            draws_BS = draw_counts(generator, num_draws=size, num_items=len(scores_SN))
-            block += sign * (draws_BS * (weights_BN @ scores_SN.T)).mean(axis=1) / num_examples
-        blocks.append(block)
-    return np.concatenate(blocks)
+    return np.concatenate(
+        [
+            draw_counts(generator, num_draws=size, num_items=len(values_N)) @ values_N
+            for size in block_sizes(num_resamples, len(values_N))
+        ]
+    ) / len(values_N)
 
 
-def _require_same_examples(arms: Sequence[Float[np.ndarray, "_ _"]]) -> None:
+def _gaps(
+    scores_a_SN: Shaped[np.ndarray, "S N"], scores_b_RN: Shaped[np.ndarray, "R N"]
+) -> Float[np.ndarray, " N"]:
+    """How much better a is than b on each example, by their means over seeds."""
+    _require_same_examples(scores_a_SN, scores_b_RN)
+    return np.asarray(scores_a_SN.mean(axis=0) - scores_b_RN.mean(axis=0))
+
+
+def _require_same_examples(*arms: Shaped[np.ndarray, "_ _"]) -> None:
     if arms[0].size == 0 or any(arm.shape[1] != arms[0].shape[1] for arm in arms):
         shapes = ", ".join(str(arm.shape) for arm in arms)
         raise ValueError(f"arms must answer the same examples, at least one; shapes are {shapes}")
-
-
-def _block_sizes(total: int, row_numbers: int) -> Iterator[int]:
-    size = max(1, _BLOCK_NUMBERS // max(1, row_numbers))
-    for start in range(0, total, size):
-        yield min(size, total - start)
