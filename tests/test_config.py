@@ -364,3 +364,59 @@ def test_replace_changes_one_section_only():
     changed = replace(settings, "train", seed=5)
     assert changed.train.seed == 5
     assert changed.model == settings.model
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ({"train.reinit_layers": 4}, "train.reinit_layers: 4 of 3 layers"),
+        (
+            {"train.rdrop": 1, "model.dropout": 0},
+            "train.rdrop: two passes differ by dropout, and model.dropout is 0",
+        ),
+        (
+            {"train.auxiliary_weight": 0.5, "objective.kind": "replaced"},
+            "train.auxiliary_weight: a base of replaced predicts no tokens",
+        ),
+        (
+            {"train.lora_rank": 4},
+            "train.lora_rank: for foreign bases only; the modern family is trained whole",
+        ),
+        (
+            {"train.layer_decay": 0.9, "train.freeze_base": True},
+            "train.layer_decay: has no effect where the base stays (train.freeze_base)",
+        ),
+    ],
+)
+def test_methods_of_finetuning_that_cannot_work_are_refused(overrides, expected):
+    with pytest.raises(ConfigError) as caught:
+        resolve("finetune", overrides=overrides)
+    assert caught.value.problem == f"1 setting is wrong: {expected}."
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("layer_decay", 0.9),
+        ("unfreeze_every", 1),
+        ("reinit_layers", 1),
+        ("label_smoothing", 0.1),
+        ("rdrop", 1.0),
+        ("auxiliary_weight", 0.5),
+        ("average", "ema"),
+        ("patience", 2),
+        ("freeze_base", True),
+        ("class_weight", "balanced"),
+    ],
+)
+def test_methods_of_finetuning_are_refused_by_pretraining(key, value):
+    assert error_of(overrides={f"train.{key}": value}) == (
+        f"1 setting is wrong: train.{key}: {value} has no effect on pre-training; leave it for "
+        "fine-tuning. See `regraft settings` for every setting."
+    )
+
+
+def test_pooling_that_needs_labels_is_refused_by_pretraining():
+    assert "head.pooling: attention is learned with labels; leave it for fine-tuning" in error_of(
+        overrides={"head.pooling": "attention"}
+    )

@@ -13,9 +13,18 @@ from safetensors.torch import load_file
 from regraft.batches import ExampleRows
 from regraft.config import Settings, replace, resolve
 from regraft.errors import ConfigError, DataError, RunFolderError
-from regraft.finetune import _class_weights, finetune, start_from_base
+from regraft.evaluate import class_probabilities
+from regraft.finetune import (
+    EpochRecord,
+    _class_weights,
+    best_epoch,
+    finetune,
+    train_classifier,
+)
 from regraft.heads import Model
+from regraft.metrics import accuracy
 from regraft.runfolder import load_run, read_metrics
+from regraft.start import Start, start_from_base, without_base
 from regraft.text import Labels
 
 FILES = ["config.json", "metrics.jsonl", "model.safetensors", "run.json", "tokenizer.json"]
@@ -202,16 +211,26 @@ def test_longer_rows_than_the_base_reads_are_refused(
     )
 
 
-@pytest.mark.parametrize("is_grafted", [True, False])
+METHODS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "layer_decay": {"train.layer_decay": 0.8},
+    "unfreeze_every": {"train.unfreeze_every": 1},
+    "reinit_layers": {"train.reinit_layers": 1},
+    "attention": {"head.pooling": "attention"},
+    "auxiliary_weight": {"train.auxiliary_weight": 0.5},
+    "rdrop": {"train.rdrop": 1.0},
+    "ema, patience": {"train.average": "ema", "train.patience": 1, "train.epochs": 3},
+    "swa": {"train.average": "swa"},
+}
+
+
+@pytest.mark.parametrize("method", [*METHODS, "scratch"])
 def test_resumed_run_equals_a_straight_one(
-    shared_base: Path,
-    splits: dict[str, Path],
-    tiny_finetune: Settings,
-    tmp_path: Path,
-    is_grafted: bool,
+    shared_base: Path, splits: dict[str, Path], tmp_path: Path, method: str
 ) -> None:
-    files = {"train": splits["train"], "valid": splits["valid"], "settings": tiny_finetune}
-    inputs: dict[str, Any] = {**files, "base": shared_base if is_grafted else None}
+    settings = resolve("finetune", overrides={**TINY, "train.epochs": 2, **METHODS.get(method, {})})
+    files = {"train": splits["train"], "valid": splits["valid"], "settings": settings}
+    inputs: dict[str, Any] = {**files, "base": None if method == "scratch" else shared_base}
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
     expected = finetune(out=straight, **inputs)
     # Within an epoch, at its end, and after the last step.
@@ -222,7 +241,96 @@ def test_resumed_run_equals_a_straight_one(
     assert unequal(straight, stopped) == []
     assert list(read_metrics(straight)) == list(read_metrics(stopped))
     assert result.valid_accuracy == expected.valid_accuracy
+    assert result.best_epoch == expected.best_epoch
     assert sorted(path.name for path in stopped.iterdir()) == FILES
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "plain"])
+def test_every_method_changes_what_is_learned(
+    shared_base: Path, splits: dict[str, Path], tmp_path: Path, method: str
+) -> None:
+    for name in ("plain", method):
+        overrides = {**TINY, **METHODS[name], "train.epochs": 1}
+        settings = resolve("finetune", overrides=overrides)
+        finetune(base=shared_base, train=splits["train"], out=tmp_path / name, settings=settings)
+    assert unequal(tmp_path / "plain", tmp_path / method, prefix="head.linear.") != []
+
+
+def test_layers_are_thawed_one_after_the_other(
+    shared_base: Path, splits: dict[str, Path], tmp_path: Path
+) -> None:
+    methods = {"train.unfreeze_every": 1, "train.weight_decay": 0}
+    for epochs, frozen in ((1, "blocks.1."), (2, "blocks.0."), (3, "embedding.")):
+        overrides = {**TINY, **methods, "train.epochs": epochs}
+        settings = resolve("finetune", overrides=overrides)
+        out = tmp_path / str(epochs)
+        finetune(base=shared_base, train=splits["train"], out=out, settings=settings)
+        assert unequal(shared_base, out, prefix=f"backbone.{frozen}") == []
+    assert unequal(shared_base, tmp_path / "3", prefix="backbone.blocks.0.") != []
+
+
+def rows_of(examples: int, *, start: Start, seed: int) -> ExampleRows:
+    texts, names = zip(*make_examples(examples, seed=seed), strict=True)
+    targets = [int(name == "positive") for name in names]
+    return ExampleRows(texts, targets=targets, tokenizer=start.tokenizer, data=start.settings.data)
+
+
+def test_patience_stops_and_keeps_the_best_epoch(shared_base: Path) -> None:
+    overrides = {**TINY, "train.epochs": 30, "train.lr": 0.03, "train.patience": 2}
+    start = start_from_base(shared_base, settings=resolve("finetune", overrides=overrides))
+    model, _ = start.build_model(num_classes=2, seed=0)
+    rows, valid_rows = rows_of(32, start=start, seed=3), rows_of(16, start=start, seed=4)
+    weights: dict[int, torch.Tensor] = {}
+    records = []
+    for record in train_classifier(
+        model, rows=rows, valid_rows=valid_rows, settings=start.settings
+    ):
+        records.append(record)
+        weights[record.epoch] = model.head.linear.weight.detach().clone()
+    best = best_epoch(records)
+    assert best is not None
+    assert len(records) - 1 == best + 2 < 30
+    assert records[best].valid_accuracy == max(record.valid_accuracy for record in records[1:])
+    assert torch.equal(model.head.linear.weight, weights[best])
+    assert not torch.equal(model.head.linear.weight, weights[len(records) - 1])
+
+
+def test_best_epoch_is_the_first_of_equals_and_a_trained_one() -> None:
+    accuracies = (0.9, 0.5, 0.7, 0.7)
+    records = [EpochRecord(n, n, None, value, 0.0) for n, value in enumerate(accuracies)]
+    assert best_epoch(records) == 2
+    assert best_epoch(records[:1]) is None
+
+
+def test_averaged_weights_are_watched_and_kept(shared_base: Path) -> None:
+    overrides = {**TINY, "train.epochs": 3, "train.average": "ema"}
+    start = start_from_base(shared_base, settings=resolve("finetune", overrides=overrides))
+    model, _ = start.build_model(num_classes=2, seed=0)
+    rows = rows_of(32, start=start, seed=3)
+    passed = [
+        (record.valid_accuracy, model.head.linear.weight.detach().clone())
+        for record in train_classifier(model, rows=rows, valid_rows=rows, settings=start.settings)
+    ]
+    watched, last = passed[-1]
+    assert not torch.equal(model.head.linear.weight, last)
+    found = accuracy(class_probabilities(model, rows).argmax(axis=1), rows.targets)
+    assert found == watched
+
+
+@pytest.mark.parametrize("method", ["unfreeze_every", "reinit_layers", "auxiliary_weight"])
+def test_methods_for_a_base_are_refused_without_one(
+    splits: dict[str, Path], tmp_path: Path, method: str
+) -> None:
+    settings = resolve("finetune", overrides={**TINY, **METHODS[method]})
+    with pytest.raises(ConfigError, match=rf"train\.{method} is .*, and there is no base"):
+        finetune(base=None, train=splits["train"], out=tmp_path / "run", settings=settings)
+    assert getattr(without_base(settings).train, method) is None
+
+
+def test_settings_that_contradict_the_base_are_refused(shared_base: Path) -> None:
+    overrides = {**TINY, "model.num_layers": 5, "train.reinit_layers": 4}
+    with pytest.raises(ConfigError, match=r"train\.reinit_layers: 4 of 2 layers"):
+        start_from_base(shared_base, settings=resolve("finetune", overrides=overrides))
 
 
 def test_resume_of_a_complete_run_returns_its_result(

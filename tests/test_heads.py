@@ -15,6 +15,7 @@ from regraft.heads import (
     Pooler,
     ReplacedHead,
     Transform,
+    attended,
     build_classifier,
     build_language_model,
     graft,
@@ -24,7 +25,7 @@ from regraft.heads import (
 from regraft.store import TokenStore
 
 FAMILIES = ["lab", "bert", "modern"]
-POOLINGS = ["last", "mean", "first"]
+POOLINGS = ["last", "mean", "first", "attention"]
 VOCAB = 17
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
@@ -348,3 +349,49 @@ def test_graft_keeps_the_pairs_of_a_bag():
     assert model.backbone.pair_keys is not base.backbone.pair_keys
     assert transplant.num_parameters == (VOCAB + 9) * 12
     assert transplant.num_new_parameters == HEAD
+
+
+def test_attention_starts_as_the_mean_and_learns_whom_to_hear():
+    model = build_classifier(
+        small_settings("modern", attention="bidirectional"),
+        vocab_size=VOCAB,
+        num_classes=4,
+        pooling="attention",
+    )
+    ids_BT = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 10, 2, 2]])
+    real_BT = ids_BT != 2
+    hidden_BTD = model.backbone(ids_BT, real_BT=real_BT)
+    mean_BD = pool(hidden_BTD, real_BT=real_BT, pooling="mean")
+    torch.testing.assert_close(
+        attended(hidden_BTD, real_BT=real_BT, query_D=model.head.query), mean_BD
+    )
+    model(ids_BT, real_BT=real_BT).square().sum().backward()
+    assert model.head.query.grad.abs().max() > 0
+
+
+def test_attention_hears_the_token_that_fits_its_query():
+    torch.manual_seed(0)
+    hidden_BTD = torch.randn(2, 5, 12)
+    real_BT = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    for row, place in ((0, 4), (1, 2)):
+        pooled_BD = attended(hidden_BTD, real_BT=real_BT, query_D=1000 * hidden_BTD[row, place])
+        torch.testing.assert_close(pooled_BD[row], hidden_BTD[row, place])
+
+
+@every_family
+def test_renewed_layers_are_new_and_all_else_is_the_base(family):
+    base = lively(base_of(family))
+    torch.manual_seed(5)
+    model, transplant = graft(base, num_classes=4, pooling="mean", reinit_layers=1)
+    torch.manual_seed(5)
+    plain, whole = graft(base, num_classes=4, pooling="mean")
+    old, found = base.backbone.state_dict(), model.backbone.state_dict()
+    changed = {name for name in old if not torch.equal(old[name], found[name])}
+    assert changed == {name for name in old if name.startswith("blocks.1.")}
+    assert torch.equal(model.head.linear.weight, plain.head.linear.weight)
+    num_renewed = num_parameters(base.backbone.blocks[1])
+    assert transplant.num_parameters == whole.num_parameters - num_renewed
+    assert transplant.num_new_parameters == whole.num_new_parameters + num_renewed
+    assert str(transplant).endswith(
+        f"; the new head and 1 new layer have {transplant.num_new_parameters:,}"
+    )

@@ -120,7 +120,7 @@ def test_ledger_equals_the_built_model_of_contrast(family, num_classes):
 
 
 @pytest.mark.parametrize("num_classes", [2, 5])
-@pytest.mark.parametrize("pooling", ["last", "mean", "first"])
+@pytest.mark.parametrize("pooling", ["last", "mean", "first", "attention"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_ledger_equals_the_built_classifier(family, pooling, num_classes):
     objective = ObjectiveSettings(kind="replaced")

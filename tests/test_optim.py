@@ -5,7 +5,14 @@ import torch
 
 from regraft.config import ModelSettings, TrainSettings
 from regraft.heads import Model, build_language_model
-from regraft.optim import build_optimizer, learning_rate, orthogonal, rising_steps
+from regraft.optim import (
+    build_optimizer,
+    layers_from_top,
+    learning_rate,
+    orthogonal,
+    rising_steps,
+    thaw,
+)
 
 
 def rates(settings: TrainSettings, total_steps: int | None) -> list[float]:
@@ -145,3 +152,67 @@ def test_orthogonal_keeps_directions_and_levels_their_lengths(shape):
     assert (found.diagonal() > 0.6).all()
     assert (found.diagonal() < 1.3).all()
     assert (found - found.diagonal().diag()).abs().max() < 1e-4
+
+
+def names_by_layer(model: Model) -> list[set[str]]:
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    return [{names[parameter] for parameter in layer} for layer in layers_from_top(model)]
+
+
+@pytest.mark.parametrize("family", ["lab", "bert", "modern"])
+def test_layers_from_top_are_head_blocks_and_embeddings(family):
+    model = build_language_model(
+        ModelSettings(family=family, width=12, num_layers=2, num_heads=3, feedforward_width=7),
+        vocab_size=17,
+    )
+    head, last, first, embeddings = names_by_layer(model)
+    assert all(name.startswith("head.") for name in head)
+    assert {name for name in last if "blocks.1." not in name} == (
+        {"backbone.final_norm.weight"} if family == "modern" else set()
+    )
+    assert all("blocks.0." in name for name in first)
+    assert "backbone.embedding.weight" in embeddings
+    together = len(head) + len(last) + len(first) + len(embeddings)
+    assert together == len(list(model.parameters()))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "muon"])
+def test_layer_decay_lowers_the_rate_from_layer_to_layer(optimizer):
+    model, _ = trained(TrainSettings(), steps=0)
+    settings = TrainSettings(optimizer=optimizer, layer_decay=0.5)
+    shares = {
+        parameter: group["rate_share"]
+        for group in build_optimizer(model, settings=settings).param_groups
+        for parameter in group["params"]
+    }
+    assert shares.keys() == set(model.parameters())
+    for depth, layer in enumerate(layers_from_top(model)):
+        assert {shares[parameter] for parameter in layer} == {0.5**depth}
+
+
+def test_muon_by_layers_moves_what_muon_moves():
+    # A decay so near to 1 that only the grouping differs.
+    grouped, _ = trained(TrainSettings(optimizer="muon", layer_decay=1 - 1e-12), steps=2)
+    plain, _ = trained(TrainSettings(optimizer="muon"), steps=2)
+    for (name, parameter), other in zip(
+        grouped.named_parameters(), plain.parameters(), strict=True
+    ):
+        torch.testing.assert_close(parameter, other, msg=name)
+
+
+def test_layers_thaw_one_by_one_from_the_head_down():
+    model, _ = trained(TrainSettings(), steps=0)
+    settings = TrainSettings(unfreeze_every=2)
+    thawed = []
+    for epoch in range(9):
+        thaw(model, epoch=epoch, settings=settings)
+        layers = [{p.requires_grad for p in layer} for layer in layers_from_top(model)]
+        thawed.append(sum(layer == {True} for layer in layers))
+    assert thawed == [1, 1, 2, 2, 3, 3, 4, 4, 4]
+
+
+def test_frozen_base_never_thaws():
+    model, _ = trained(TrainSettings(), steps=0)
+    model.backbone.requires_grad_(False)
+    thaw(model, epoch=99, settings=TrainSettings(unfreeze_every=1, freeze_base=True))
+    assert not any(parameter.requires_grad for parameter in model.backbone.parameters())

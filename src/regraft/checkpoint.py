@@ -188,18 +188,20 @@ class Checkpoints:
 
 def _position(state: TrainState) -> dict[str, Any]:
     """Every field of the state that is a plain number or a list of them."""
-    live = ("model", "runner", "optimizer")
+    live = ("model", "runner", "optimizer", "copies")
     names = [part.name for part in dataclasses.fields(state) if part.name not in live]
     return {name: getattr(state, name) for name in names}
 
 
 def _tensors(state: TrainState) -> dict[str, torch.Tensor]:
-    """`model.NAME` and `optimizer.NAME|KEY`: the same names however the model is spread."""
+    """`model.NAME`, `optimizer.NAME|KEY`, `copy.NAME|KIND`: the same names however it is spread."""
     names: dict[torch.Tensor, str] = {p: name for name, p in state.model.named_parameters()}
     tensors = {f"model.{name}": tensor for name, tensor in state.model.state_dict().items()}
     for parameter, values in state.optimizer.state.items():
         for key, value in values.items():
             tensors[f"optimizer.{names[parameter]}|{key}"] = value
+    for kind, weights in state.copies.items():
+        tensors |= {f"copy.{name}|{kind}": tensor for name, tensor in weights.items()}
     return tensors
 
 
@@ -207,7 +209,9 @@ def _restore(state: TrainState, path: Path) -> None:
     """Fill the model and the optimiser, from one file or from shards of any number of processes."""
     parameters = dict(state.model.named_parameters())
     files = sorted(path.glob("*.safetensors"))
-    for owner, key in _optimizer_keys(files):
+    for owner, kind in _keys(files, part="copy"):
+        state.copies.setdefault(kind, {})[owner] = torch.zeros_like(parameters[owner])
+    for owner, key in _keys(files, part="optimizer"):
         parameter = parameters[owner]
         # A moment is spread and placed as its parameter is; `step` is a number.
         state.optimizer.state[parameter][key] = (
@@ -224,13 +228,13 @@ def _restore(state: TrainState, path: Path) -> None:
         _load_shards(path, tensors)
 
 
-def _optimizer_keys(files: list[Path]) -> list[tuple[str, str]]:
-    """(parameter, key) of everything the optimiser remembers, in any of the files."""
+def _keys(files: list[Path], *, part: str) -> list[tuple[str, str]]:
+    """(parameter, key) of everything that is kept beside the parameters, in any of the files."""
     names: set[str] = set()
     for file in files:
         with safe_open(file, framework="pt") as stored:
-            names.update(name for name in stored.keys() if name.startswith("optimizer."))  # noqa: SIM118
-    split = [name.removeprefix("optimizer.").partition("|") for name in sorted(names)]
+            names.update(name for name in stored.keys() if name.startswith(f"{part}."))  # noqa: SIM118
+    split = [name.removeprefix(f"{part}.").partition("|") for name in sorted(names)]
     return [(owner, key) for owner, _, key in split]
 
 

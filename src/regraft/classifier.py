@@ -144,6 +144,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     valid_examples, labels=labels, tokenizer=tokenizer, data=data
                 ),
                 settings=start.settings,
+                auxiliary=start.auxiliary(),
                 progress=progress,
             )
         )

@@ -275,6 +275,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
             "rotary positions turn pairs of columns, the width of a head must be even"
         )
     yield from _objective_contradictions(settings)
+    yield from _method_contradictions(settings)
     if model.size == "auto" and train.minutes is None:
         yield "model.size: auto chooses for a time budget; give train.minutes"
     if settings.data.max_length > model.max_positions:
@@ -314,6 +315,33 @@ def _objective_contradictions(settings: Settings) -> Iterator[str]:
         yield f"model.attention: causal hides the right side, which {kind} has to read"
 
 
+def _method_contradictions(settings: Settings) -> Iterator[str]:
+    """Of the methods of fine-tuning, with each other and with what they need of the model."""
+    model, train = settings.model, settings.train
+    if train.reinit_layers is not None and train.reinit_layers > model.num_layers:
+        yield f"train.reinit_layers: {train.reinit_layers} of {model.num_layers} layers"
+    if train.rdrop is not None and not (model.dropout or model.attention_dropout):
+        yield "train.rdrop: two passes differ by dropout, and model.dropout is 0"
+    if train.auxiliary_weight is not None and model.family == "foreign":
+        yield "train.auxiliary_weight: a foreign base has no head that predicts tokens"
+    elif train.auxiliary_weight is not None and settings.objective.kind in ("replaced", "contrast"):
+        yield f"train.auxiliary_weight: a base of {settings.objective.kind} predicts no tokens"
+    if train.lora_rank is not None and model.family != "foreign":
+        yield f"train.lora_rank: for foreign bases only; the {model.family} family is trained whole"
+    for stays, names in _BASE_STAYS.items():
+        moving = [name for name in names if getattr(train, name) is not None]
+        if getattr(train, stays) and moving:
+            yield f"train.{moving[0]}: has no effect where the base stays (train.{stays})"
+
+
+# What keeps the weights of the base as they are, and the methods that would move them.
+_BASE_STAYS = {
+    "freeze_base": (
+        *("layer_decay", "unfreeze_every", "reinit_layers", "lora_rank", "auxiliary_weight"),
+    ),
+    "lora_rank": ("unfreeze_every", "reinit_layers"),
+}
+
 _HIDING = ("masked", "bert", "sop", "replaced", "hybrid")
 # Settings that some objectives do not read, with those that do.
 _READERS: dict[str, tuple[str, ...]] = {
@@ -327,8 +355,20 @@ _READERS: dict[str, tuple[str, ...]] = {
 }
 
 
+_OF_FINETUNING = (
+    *("freeze_base", "class_weight", "layer_decay", "unfreeze_every", "reinit_layers"),
+    *("lora_rank", "label_smoothing", "rdrop", "auxiliary_weight", "average", "patience"),
+)
+
+
 def _without_effect(settings: Settings, *, carried: Mapping[str, Any]) -> Iterator[str]:
-    """What was given and the objective does not read; a preset or a default may well say it."""
+    """What was given and pre-training does not read; a preset or a default may well say it."""
+    for name in _OF_FINETUNING:
+        value, default = getattr(settings.train, name), getattr(TrainSettings, name)
+        if value not in (default, carried.get(f"train.{name}", default)):
+            yield f"train.{name}: {value} has no effect on pre-training; leave it for fine-tuning"
+    if settings.head.pooling == "attention":
+        yield "head.pooling: attention is learned with labels; leave it for fine-tuning"
     kind = settings.objective.kind
     for key, readers in _READERS.items():
         section_name, _, name = key.partition(".")

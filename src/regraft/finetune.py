@@ -5,6 +5,7 @@ Comes in: a base or None, labelled files, settings. Goes out: the folder and a
 TextClassifier: whoever fine-tunes in regraft fine-tunes here.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,20 +15,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from regraft.bases import load_base, read_base_settings
+from regraft.averaging import holding, put
+from regraft.bases import read_base_settings
 from regraft.batches import ExampleRows, example_rows
 from regraft.checkpoint import kept_steps
 from regraft.config import Settings, resolve
 from regraft.errors import ConfigError, DataError
 from regraft.evaluate import class_probabilities, cut_share
-from regraft.foreign import ForeignBackbone, with_dropout
-from regraft.heads import Model, Transplant, build_classifier, frequent_pair_keys, graft
+from regraft.heads import Model
+from regraft.lowrank import add_adapters, merge_adapters
 from regraft.metrics import accuracy
-from regraft.objectives import classify
+from regraft.objectives import Objective, classify, with_auxiliary
 from regraft.parallel import world
-from regraft.runfolder import LoadedRun, RunFolder, RunInfo, open_run, read_info
-from regraft.runtime import SILENT, Progress, device, fingerprint, seeded
-from regraft.store import TokenStore, offsets_of
+from regraft.runfolder import RunFolder, RunInfo, open_run, read_info
+from regraft.runtime import SILENT, Progress, device, fingerprint
+from regraft.start import Start as Start
+from regraft.start import start_from_base as start_from_base
+from regraft.start import start_from_scratch as start_from_scratch
 from regraft.text import (
     Example,
     check_labels_known,
@@ -36,9 +40,7 @@ from regraft.text import (
     load_examples,
     split_examples,
 )
-from regraft.tokenizer import Tokenizer, load_tokenizer
-from regraft.trainer import build_state
-from regraft.vocabulary import train_tokenizer
+from regraft.trainer import BEST, MEAN, TrainState, build_state
 
 # Share of the training examples that become valid when no valid file is given.
 VALID_SHARE = 0.15
@@ -57,7 +59,7 @@ class EpochRecord:
 
 @dataclass(frozen=True)
 class FinetuneResult:
-    """What a fine-tuning run gave."""
+    """What a fine-tuning run gave; `best_epoch` is that of the weights kept, if not the last."""
 
     run_dir: str
     base: str
@@ -68,6 +70,7 @@ class FinetuneResult:
     cut_share: float
     seconds: float
     transplant: str
+    best_epoch: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -78,100 +81,6 @@ class FinetuneResult:
         """The result again from JSON, which has lists for tuples."""
         sequences = {name: tuple(values[name]) for name in ("labels", "valid_accuracy")}
         return cls(**{**values, **sequences})
-
-
-@dataclass(frozen=True)
-class Start:
-    """Where fine-tuning starts: a tokenizer, complete settings, the base's run if there is one.
-
-    The pairs of neighbours that a bag knows are vocabulary: scratch has those of the base, too.
-    """
-
-    tokenizer: Tokenizer
-    settings: Settings
-    base: LoadedRun | None
-    pair_keys: torch.Tensor | None = None
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of the base's weights; scratch is scratch."""
-        if self.base is None:
-            return "scratch"
-        weights = self.base.model.state_dict()
-        return fingerprint(
-            part for name in weights for part in (name, weights[name].numpy().tobytes())
-        )
-
-    def build_model(self, *, num_classes: int, seed: int) -> tuple[Model, Transplant | None]:
-        """A classifier with a new head on the base, or all new. Equal seeds give equal heads."""
-        pooling = self.settings.head.pooling
-        if self.base is not None:
-            with seeded(seed, stream="head"):
-                model, transplant = graft(self.base.model, num_classes=num_classes, pooling=pooling)
-            _set_dropout(model, settings=self.settings)
-            return model, transplant
-        with seeded(seed, stream="weights"):
-            model = build_classifier(
-                self.settings.model,
-                vocab_size=self.tokenizer.vocab_size,
-                num_classes=num_classes,
-                pooling=pooling,
-            )
-        if self.pair_keys is not None:
-            model.backbone.know_pairs(self.pair_keys)
-        return model, None
-
-
-def start_from_base(path: Path, *, settings: Settings) -> Start:
-    """The base decides tokenizer and shape; dropout, pooling and training are the settings'."""
-    base = load_base(path)
-    model = dataclasses.replace(
-        base.settings.model,
-        dropout=settings.model.dropout,
-        attention_dropout=settings.model.attention_dropout,
-    )
-    settings = dataclasses.replace(
-        settings,
-        model=model,
-        objective=base.settings.objective,
-        tokenizer=base.settings.tokenizer,
-    )
-    if settings.data.max_length > model.max_positions:
-        raise ConfigError(
-            f"data.max_length is {settings.data.max_length}, but the base {path} has positions "
-            f"for {model.max_positions} tokens.",
-            remedy=f"Pass --set data.max_length={model.max_positions}.",
-        )
-    backbone = base.model.backbone
-    if isinstance(backbone, ForeignBackbone) and model != backbone.settings:
-        backbone = with_dropout(backbone, settings=model)
-        base = dataclasses.replace(base, model=Model(backbone, base.model.head))
-    pair_keys = backbone.pair_keys if model.family == "bag" else None
-    return Start(base.tokenizer, settings, base, pair_keys)
-
-
-def start_from_scratch(
-    texts: Sequence[str], *, settings: Settings, tokenizer_path: Path | None, progress: Progress
-) -> Start:
-    """No base: the tokenizer given, or one trained on the training texts."""
-    if tokenizer_path is not None:
-        tokenizer = load_tokenizer(tokenizer_path)
-    else:
-        tokenizer = train_tokenizer(texts, settings=settings.tokenizer, progress=progress)
-    pair_keys = None
-    if settings.model.family == "bag":
-        store = _store(texts, tokenizer=tokenizer)
-        pair_keys = frequent_pair_keys(store, settings=settings.model)
-    return Start(tokenizer, settings, None, pair_keys)
-
-
-def _store(texts: Sequence[str], *, tokenizer: Tokenizer) -> TokenStore:
-    """A few texts as documents in memory."""
-    rows = [[tokenizer.start_id, *ids, tokenizer.end_id] for ids in tokenizer.encode_batch(texts)]
-    offsets = offsets_of(np.array([len(row) for row in rows]))
-    ids = np.concatenate(rows).astype(np.uint32)
-    num_bytes = len("".join(texts).encode("utf-8", "surrogatepass"))
-    return TokenStore.from_arrays(ids, offsets, num_bytes=num_bytes)
 
 
 def finetune(
@@ -277,10 +186,15 @@ def _finetune(
             rows=rows,
             valid_rows=valid_rows,
             settings=settings,
+            auxiliary=start.auxiliary(),
             folder=folder,
             progress=progress,
         )
     )
+    best = best_epoch(records) if settings.train.patience is not None else None
+    if best is not None:
+        kept = f"{records[best].valid_accuracy:.1%} on valid"
+        progress.say(f"The weights of epoch {best} of {len(records) - 1} are kept: {kept}.")
     result = FinetuneResult(
         run_dir=str(folder.run_dir),
         base="scratch" if base is None else str(base),
@@ -291,6 +205,7 @@ def _finetune(
         cut_share=cut_share(rows),
         seconds=records[-1].seconds,
         transplant=told,
+        best_epoch=best,
     )
     folder.finish(dataclasses.replace(info, result=result.to_dict()), model=model)
     return result
@@ -332,15 +247,20 @@ def train_classifier(
     rows: ExampleRows,
     valid_rows: ExampleRows,
     settings: Settings,
+    auxiliary: Objective | None = None,
     folder: RunFolder | None = None,
     progress: Progress = SILENT,
 ) -> Iterator[EpochRecord]:
     """Train in place; yield accuracy on valid before the first epoch and after every one.
 
     With a folder, metrics are logged and checkpoints saved there, and a checkpoint found there is
-    gone on from. The task a progress shows is one tick an optimiser step.
+    gone on from. The task a progress shows is one tick an optimiser step. `auxiliary` is the
+    start's, for a base that goes on with its own objective.
     """
     train = settings.train
+    adapters = None
+    if train.lora_rank is not None:
+        adapters = add_adapters(model, rank=train.lora_rank, seed=train.seed)
     state = build_state(model.to(device()), settings=train, num_rows=len(rows.lengths))
     history: list[EpochRecord] = []
     losses: list[float] = []
@@ -356,14 +276,16 @@ def train_classifier(
         yield from history
 
     def record_epoch() -> EpochRecord:
-        record = EpochRecord(
-            epoch=len(history),
-            step=state.step,
-            train_loss=float(np.mean(losses)) if losses else None,
-            valid_accuracy=_valid_accuracy(model, valid_rows),
-            seconds=state.seconds,
-        )
-        history.append(record)
+        with _as_kept(state):
+            record = EpochRecord(
+                epoch=len(history),
+                step=state.step,
+                train_loss=float(np.mean(losses)) if losses else None,
+                valid_accuracy=_valid_accuracy(model, valid_rows),
+                seconds=state.seconds,
+            )
+            history.append(record)
+            _stop_early(state, history=history, patience=train.patience)
         losses.clear()
         if folder is not None:
             folder.log(_log_entry(record))
@@ -374,7 +296,7 @@ def train_classifier(
     for record in kept_steps(
         state,
         rows=rows,
-        objective=classify(_class_weights(rows, settings=settings)),
+        objective=_objective(rows, auxiliary=auxiliary, settings=settings),
         settings=train,
         checkpoints=checkpoints,
         extra=lambda: {
@@ -394,6 +316,53 @@ def train_classifier(
     # A length in steps or minutes may end within an epoch.
     if history[-1].step < state.step:
         yield record_epoch()
+    put(model, state.copies.get(BEST, state.copies.get(MEAN, {})))
+    if adapters is not None:
+        merge_adapters(adapters)
+
+
+def best_epoch(history: Sequence[EpochRecord]) -> int | None:
+    """The first of the epochs that are best on valid; the one before training does not count."""
+    trained = history[1:]
+    return max(trained, key=lambda r: r.valid_accuracy).epoch if trained else None
+
+
+def _as_kept(state: TrainState) -> contextlib.AbstractContextManager[None]:
+    """Inside, the model has the weights that would be kept if training ended now."""
+    return holding(state.model, state.copies.get(MEAN, {}))
+
+
+def _stop_early(state: TrainState, *, history: Sequence[EpochRecord], patience: int | None) -> None:
+    """Remember the weights of the best epoch; without a better one for long, this is the end."""
+    best = best_epoch(history)
+    if patience is None or best is None:
+        return
+    epoch = history[-1].epoch
+    if best == epoch:
+        state.copies[BEST] = {name: p.detach().clone() for name, p in state.moving.items()}
+    elif epoch - best >= patience:
+        state.total_steps = state.step
+
+
+def _objective(rows: ExampleRows, *, auxiliary: Objective | None, settings: Settings) -> Objective:
+    """The classes, and beside them what the base goes on learning."""
+    train = settings.train
+    main = classify(
+        _class_weights(rows, settings=settings),
+        label_smoothing=train.label_smoothing or 0.0,
+        rdrop=train.rdrop,
+    )
+    if train.auxiliary_weight is None:
+        return main
+    assert auxiliary is not None, "with train.auxiliary_weight, pass the auxiliary of the start"
+    is_causal = settings.objective.kind == "causal"
+    share = 1.0 if is_causal else settings.objective.mask_rate
+    return with_auxiliary(
+        main,
+        auxiliary,
+        weight=train.auxiliary_weight,
+        targets_per_row=share * float(rows.lengths.mean()),
+    )
 
 
 def _log_entry(record: EpochRecord) -> dict[str, Any]:
@@ -416,15 +385,3 @@ def _class_weights(rows: ExampleRows, *, settings: Settings) -> torch.Tensor | N
     counts_C = np.bincount(rows.targets)
     weights_C = len(rows.targets) / (len(counts_C) * np.maximum(counts_C, 1))
     return torch.tensor(weights_C, dtype=torch.float32)
-
-
-def _set_dropout(model: Model, *, settings: Settings) -> None:
-    """A base keeps its weights and takes the fine-tuning's dropout."""
-    if isinstance(model.backbone, ForeignBackbone):
-        return  # it was built with it
-    for module in model.backbone.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = settings.model.dropout
-    for block in model.backbone.blocks:
-        block.attention.dropout = settings.model.attention_dropout  # type: ignore[union-attr]
-    model.backbone.settings = settings.model

@@ -21,7 +21,7 @@ from regraft.foreign import build_foreign
 from regraft.model import Backbone, Sight, build_blocks, pair_key, start_small
 from regraft.store import TokenStore
 
-Pooling = Literal["last", "mean", "first"]
+Pooling = Literal["last", "mean", "first", "attention"]
 Output = TypeVar("Output")
 
 CAUSAL = ObjectiveSettings()
@@ -33,8 +33,11 @@ PAIRS_SEEN_AT_LEAST = 5
 def pool(
     hidden_BTD: Float[Tensor, "B T D"], *, real_BT: Bool[Tensor, "B T"], pooling: Pooling
 ) -> Float[Tensor, "B D"]:
-    """One vector a row, from its real tokens only: padding on either side changes nothing."""
-    if pooling == "mean":
+    """One vector a row, from its real tokens only: padding on either side changes nothing.
+
+    Attention that nobody has trained yet weighs all tokens alike: it is the mean.
+    """
+    if pooling in ("mean", "attention"):
         weights_BT1 = real_BT.unsqueeze(2).to(hidden_BTD.dtype)
         return (hidden_BTD * weights_BT1).sum(dim=1) / weights_BT1.sum(dim=1)
     places_T = torch.arange(real_BT.shape[1], device=real_BT.device)
@@ -44,6 +47,18 @@ def pool(
         place_B = places_T.where(real_BT, real_BT.shape[1]).amin(dim=1)
     rows_B = torch.arange(hidden_BTD.shape[0], device=hidden_BTD.device)
     return hidden_BTD[rows_B, place_B]
+
+
+def attended(
+    hidden_BTD: Float[Tensor, "B T D"],
+    *,
+    real_BT: Bool[Tensor, "B T"],
+    query_D: Float[Tensor, " D"],
+) -> Float[Tensor, "B D"]:
+    """A mean of the real tokens, each weighed by its fit to a learned query (Yang et al. 2016)."""
+    scores_BT = hidden_BTD @ query_D / math.sqrt(len(query_D))
+    weights_BT = scores_BT.masked_fill(~real_BT, -math.inf).softmax(dim=1)
+    return (hidden_BTD * weights_BT.unsqueeze(2)).sum(dim=1)
 
 
 def _linear(width: int, num_outputs: int) -> nn.Linear:
@@ -203,6 +218,8 @@ class ClassifierHead(nn.Module):
         elif settings.family == "modern":
             self.between = Transform(settings)
         self.linear = _linear(settings.width, num_classes)
+        # At 0 every token weighs the same: training starts from the mean.
+        self.query = nn.Parameter(torch.zeros(settings.width)) if pooling == "attention" else None
 
     def forward(
         self,
@@ -211,7 +228,10 @@ class ClassifierHead(nn.Module):
         real_BT: Bool[Tensor, "B T"],
         embedding_VD: Float[Tensor, "V _"],
     ) -> Float[Tensor, "B C"]:
-        pooled_BD = pool(hidden_BTD, real_BT=real_BT, pooling=self.pooling)
+        if self.query is None:
+            pooled_BD = pool(hidden_BTD, real_BT=real_BT, pooling=self.pooling)
+        else:
+            pooled_BD = attended(hidden_BTD, real_BT=real_BT, query_D=self.query)
         if self.reads_direction:
             pooled_BD = F.normalize(pooled_BD, dim=1) * math.sqrt(pooled_BD.shape[1])
         return self.linear(pooled_BD if self.between is None else self.between(pooled_BD))
@@ -328,32 +348,51 @@ class Transplant:
     num_tensors: int
     num_parameters: int
     num_new_parameters: int
+    num_new_layers: int = 0
 
     def __str__(self) -> str:
+        layers = "layer" if self.num_new_layers == 1 else "layers"
+        more = f" and {self.num_new_layers} new {layers} have" if self.num_new_layers else " has"
         return (
             f"{self.num_tensors} tensors with {self.num_parameters:,} parameters came from the "
-            f"base; the new head has {self.num_new_parameters:,}"
+            f"base; the new head{more} {self.num_new_parameters:,}"
         )
 
 
-def graft(base: Model, *, num_classes: int, pooling: Pooling) -> tuple[Model, Transplant]:
+def graft(
+    base: Model, *, num_classes: int, pooling: Pooling, reinit_layers: int = 0
+) -> tuple[Model, Transplant]:
     """The base's backbone, copied, under a new random classifier head. The base stays as it is.
 
     Where the old head pooled or transformed vectors as the new one does, this part is taken, too.
+    The top `reinit_layers` are not taken but drawn anew: they know most of the old objective, and
+    least of what a classifier can use (Zhang et al. 2020).
     """
     backbone = copy.deepcopy(base.backbone)
     head = ClassifierHead(backbone.settings, num_classes=num_classes, pooling=pooling)
+    renewed = _renew_layers(backbone, num_layers=reinit_layers) if reinit_layers else []
     taken: list[nn.Module] = [backbone]
     for name in ("pooler", "transform"):
         part = getattr(base.head, name, None)
         if isinstance(part, Pooler | Transform) and type(part) is type(head.between):
             head.between = copy.deepcopy(part)
-            taken.append(part)
-    kept = [parameter for part in taken for parameter in part.parameters()]
+            taken.append(head.between)
+    new = {parameter for layer in renewed for parameter in layer.parameters()}
+    kept = [p for part in taken for p in part.parameters() if p not in new]
     num_parameters = sum(parameter.numel() for parameter in kept)
     model = Model(backbone, head)
     return model, Transplant(
         num_tensors=len(kept),
         num_parameters=num_parameters,
         num_new_parameters=sum(p.numel() for p in model.parameters()) - num_parameters,
+        num_new_layers=len(renewed),
     )
+
+
+def _renew_layers(backbone: Backbone, *, num_layers: int) -> list[nn.Module]:
+    """The top layers, started as those of a new model are."""
+    fresh = build_backbone(backbone.settings, vocab_size=len(backbone.embedding.weight))
+    top = list(backbone.blocks)[-num_layers:]
+    for layer, new in zip(top, list(fresh.blocks)[-num_layers:], strict=True):
+        layer.load_state_dict(new.state_dict())
+    return top

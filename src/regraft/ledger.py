@@ -41,7 +41,7 @@ SYMBOLS = {
     "P": "parameters",
 }
 Family = Literal["lab", "bert", "modern", "bag"]
-Pooling = Literal["last", "mean", "first"]
+Pooling = Literal["last", "mean", "first", "attention"]
 
 CAUSAL = ObjectiveSettings()
 
@@ -360,6 +360,8 @@ def _classifier_terms(
 ) -> tuple[Term, ...]:
     d = shape["d"]
     head = _linear_terms("head", d, outputs=shape["C"], letter="C")
+    if pooling == "attention":
+        head = (Term("attention query", "d", d), *head)
     if family == "bert" and pooling == "first":
         return (*_linear_terms("pooler", d), *head)
     return (*_transform_terms(family, d), *head) if family == "modern" else head
@@ -441,11 +443,13 @@ def _classifier_flops(
 ) -> tuple[Term, ...]:
     """One vector a row is classified; its cost is shared by the T tokens of the row."""
     d, T, C = shape["d"], shape["T"], shape["C"]
-    head = Term("head, once a row", "2 C d / T", round(2 * C * d / T))
+    head: tuple[Term, ...] = (Term("head, once a row", "2 C d / T", round(2 * C * d / T)),)
+    if pooling == "attention":
+        head = (Term("attention query and mean", "4 d", 4 * d), *head)
     if family == "modern" or (family == "bert" and pooling == "first"):
         name = "transform" if family == "modern" else "pooler"
-        return (Term(f"{name}, once a row", "2 d² / T", round(2 * d * d / T)), head)
-    return (head,)
+        return (Term(f"{name}, once a row", "2 d² / T", round(2 * d * d / T)), *head)
+    return head
 
 
 def _memory(family: Family, shape: dict[str, int], *, attention_dropout: float) -> tuple[Term, ...]:

@@ -215,14 +215,80 @@ def build_validation(settings: Settings, *, tokenizer: Tokenizer) -> dict[str, O
     return {"valid": masked(corruption), "valid_causal": causal}
 
 
-def classify(class_weights_C: Float[Tensor, " C"] | None = None) -> Objective:
-    """Predict the class of a row; with weights, a row counts as its class weighs."""
+def classify(
+    class_weights_C: Float[Tensor, " C"] | None = None,
+    *,
+    label_smoothing: float = 0.0,
+    rdrop: float | None = None,
+) -> Objective:
+    """Predict the class of a row; with weights, a row counts as its class weighs.
+
+    A share of each target can be spread over all classes (Szegedy et al. 2015). With `rdrop` every
+    row is read twice, and the two predictions, which differ by dropout, are pulled together by that
+    weight (Liang et al. 2021).
+    """
 
     def objective(model: Model, batch: Batch, moment: Moment) -> LossSum:
+        def loss(scores_BC: Tensor) -> Tensor:
+            weights = None if class_weights_C is None else class_weights_C.to(scores_BC)
+            return F.cross_entropy(
+                scores_BC,
+                batch.targets,
+                weight=weights,
+                reduction="sum",
+                label_smoothing=label_smoothing,
+            )
+
         scores_BC = model(batch.ids_BT, real_BT=batch.real_BT)
-        weights = None if class_weights_C is None else class_weights_C.to(scores_BC)
-        total = F.cross_entropy(scores_BC, batch.targets, weight=weights, reduction="sum")
-        return LossSum(total, len(batch.targets))
+        if rdrop is None:
+            return LossSum(loss(scores_BC), len(batch.targets))
+        again_BC = model(batch.ids_BT, real_BT=batch.real_BT)
+        total = (loss(scores_BC) + loss(again_BC)) / 2
+        return LossSum(total + rdrop * disagreement(scores_BC, again_BC), len(batch.targets))
+
+    return objective
+
+
+def disagreement(one_BC: Float[Tensor, "B C"], other_BC: Float[Tensor, "B C"]) -> Float[Tensor, ""]:
+    """Kullback-Leibler divergence of two predictions, the mean of both directions, summed."""
+    one, other = one_BC.log_softmax(dim=1), other_BC.log_softmax(dim=1)
+    there = F.kl_div(one, other, reduction="sum", log_target=True)
+    back = F.kl_div(other, one, reduction="sum", log_target=True)
+    return (there + back) / 2
+
+
+def read_on(head: LanguageModelHead, *, settings: Settings, tokenizer: Tokenizer) -> Objective:
+    """The base's own task on labelled texts: predict their tokens, by the head it learned with.
+
+    The head stays as it is, the backbone learns. A causal base predicts the next token, others
+    hidden ones.
+    """
+    is_causal = settings.objective.kind == "causal"
+    hide = None if is_causal else build_corruption(settings.objective, tokenizer=tokenizer)
+    own = causal if hide is None else masked(hide)
+
+    def objective(model: Model, batch: Batch, moment: Moment) -> LossSum:
+        next_BT = F.pad(batch.ids_BT, (0, 1))[:, 1:]
+        is_next_BT = F.pad(batch.real_BT, (0, 1))[:, 1:]
+        text = Batch(batch.ids_BT, batch.real_BT, next_BT.masked_fill(~is_next_BT, IGNORED))
+        return own(Model(model.backbone, head), text, moment)
+
+    return objective
+
+
+def with_auxiliary(
+    main: Objective, auxiliary: Objective, *, weight: float, targets_per_row: float
+) -> Objective:
+    """One objective, and another beside it that counts by its weight (Radford et al. 2018).
+
+    Divided by the targets that a row has in the mean, the second is a mean over targets, too, and
+    stays one however a batch is split.
+    """
+
+    def objective(model: Model, batch: Batch, moment: Moment) -> LossSum:
+        first, second = main(model, batch, moment), auxiliary(model, batch, moment)
+        total = first.total + weight / targets_per_row * second.total
+        return LossSum(total, first.count, {**second.readings, **first.readings})
 
     return objective
 

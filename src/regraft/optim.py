@@ -20,25 +20,64 @@ MOMENTUM = 0.95
 def build_optimizer(model: Model, *, settings: TrainSettings) -> torch.optim.Optimizer:
     """Adam as in the lab; AdamW, which decays matrices and leaves biases and norms alone; or Muon.
 
-    Muon takes the matrices of the blocks; embedding and head are tables of tokens, not maps.
+    Muon takes the matrices of the blocks; embedding and head are tables of tokens, not maps. The
+    `rate_share` of a group is its part of the learning rate: with `layer_decay` lower layers, which
+    know the language, move less than those above (Howard & Ruder 2018).
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     fused = all(parameter.device.type in ("cpu", "cuda") for parameter in parameters)
-    if settings.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=settings.lr, fused=fused)
-    maps: list[nn.Parameter] = []
+    maps: set[nn.Parameter] = set()
     if settings.optimizer == "muon":
         blocks = model.backbone.blocks.parameters()
-        maps = [p for p in blocks if p.requires_grad and p.dim() == 2]
-    rest = [p for p in parameters if all(p is not other for other in maps)]
-    groups = [
-        {"params": [p for p in rest if p.dim() >= 2], "weight_decay": settings.weight_decay},
-        {"params": [p for p in rest if p.dim() < 2], "weight_decay": 0.0},
-    ]
+        maps = {p for p in blocks if p.requires_grad and p.dim() == 2}
+    decay = settings.layer_decay
+    layers = [parameters] if decay is None else layers_from_top(model)
+    map_groups, groups = [], []
+    for depth, layer in enumerate(layers):
+        share = {"rate_share": 1.0 if decay is None else decay**depth}
+        moving = [p for p in layer if p.requires_grad]
+        here, rest = [p for p in moving if p in maps], [p for p in moving if p not in maps]
+        if settings.optimizer == "adam":
+            groups.append({"params": rest, **share})
+            continue
+        matrices, others = [p for p in rest if p.dim() >= 2], [p for p in rest if p.dim() < 2]
+        map_groups.append({"params": here, "weight_decay": settings.weight_decay, **share})
+        groups.append({"params": matrices, "weight_decay": settings.weight_decay, **share})
+        groups.append({"params": others, "weight_decay": 0.0, **share})
+    if settings.optimizer == "adam":
+        return torch.optim.Adam(groups, lr=settings.lr, fused=fused)
     if not maps:
         return torch.optim.AdamW(groups, lr=settings.lr, fused=fused)
-    maps_group = {"params": maps, "weight_decay": settings.weight_decay}
-    return Muon(maps_group, groups, lr=settings.lr, fused=fused)
+    return Muon(map_groups, groups, lr=settings.lr, fused=fused)
+
+
+def layers_from_top(model: Model) -> list[list[nn.Parameter]]:
+    """All parameters by depth: the head, the blocks from the last to the first, the embeddings.
+
+    A norm behind the last block belongs to it.
+    """
+    backbone = model.backbone
+    blocks = [list(block.parameters()) for block in reversed(list(backbone.blocks))]
+    layers = [list(model.head.parameters()), *blocks, []]
+    in_blocks = {parameter for block in blocks for parameter in block}
+    is_behind = False
+    for name, parameter in backbone.named_parameters():
+        if parameter in in_blocks:
+            is_behind = True
+        else:
+            is_last = blocks and (is_behind or name.startswith("final_norm."))
+            layers[1 if is_last else -1].append(parameter)
+    return layers
+
+
+def thaw(model: Model, *, epoch: int, settings: TrainSettings) -> None:
+    """With `unfreeze_every`, train the layers whose turn has come, and no others (ULMFiT)."""
+    if settings.unfreeze_every is None or settings.freeze_base:
+        return
+    num_layers = 1 + epoch // settings.unfreeze_every
+    for depth, layer in enumerate(layers_from_top(model)):
+        for parameter in layer:
+            parameter.requires_grad_(depth < num_layers)
 
 
 class Muon(torch.optim.AdamW):
@@ -49,14 +88,22 @@ class Muon(torch.optim.AdamW):
     """
 
     def __init__(
-        self, maps: dict[str, Any], others: list[dict[str, Any]], *, lr: float, fused: bool
+        self, maps: list[dict[str, Any]], others: list[dict[str, Any]], *, lr: float, fused: bool
     ) -> None:
-        super().__init__([*others, maps], lr=lr, fused=fused)
+        super().__init__([*others, *maps], lr=lr, fused=fused)
+        self._num_others = len(others)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Move every parameter that has a gradient."""
-        *others, maps = self.param_groups
+        groups = self.param_groups
+        for maps in groups[self._num_others :]:
+            self._move(maps)
+        self.param_groups = groups[: self._num_others]
+        super().step()
+        self.param_groups = groups
+
+    def _move(self, maps: dict[str, Any]) -> None:
         for parameter in maps["params"]:
             if parameter.grad is not None:
                 momentum = self._momentum(parameter)
@@ -66,9 +113,6 @@ class Muon(torch.optim.AdamW):
                 length = 0.2 * math.sqrt(max(parameter.shape))
                 parameter.mul_(1 - maps["lr"] * maps["weight_decay"])
                 parameter.add_(direction, alpha=-maps["lr"] * length)
-        self.param_groups = others
-        super().step()
-        self.param_groups = [*others, maps]
 
     def _momentum(self, parameter: Tensor) -> Tensor:
         state = self.state[parameter]

@@ -141,8 +141,11 @@ class HeadSettings(_Section):
     """How a classifier reads the backbone."""
 
     pooling: Annotated[
-        Literal["last", "mean", "first"],
-        Doc("Which vector the classifier reads: of the last real token, the mean, or the first."),
+        Literal["last", "mean", "first", "attention"],
+        Doc(
+            "Which vector the classifier reads: of the last real token, the mean, the first, or a "
+            "mean by learned `attention`, which starts as the mean."
+        ),
     ] = "last"
 
 
@@ -154,7 +157,11 @@ class TokenizerSettings(_Section):
     """
 
     kind: Annotated[
-        Literal["bpe", "unigram", "wordpiece"], Doc("Algorithm; `bpe` works on bytes.")
+        Literal["bpe", "unigram", "wordpiece", "words"],
+        Doc(
+            "Algorithm: the first three work on bytes and know any text; `words` keeps lower-case "
+            "words whole, one id for all rare ones, and no punctuation but ! and ?."
+        ),
     ] = "bpe"
     size: Annotated[int, Ge(262), Doc("Size of the vocabulary, special tokens included.")] = 8192
     sample_bytes: Annotated[
@@ -224,6 +231,53 @@ class TrainSettings(_Section):
     freeze_base: Annotated[bool, Doc("Fine-tuning: train the head only.")] = False
     class_weight: Annotated[
         Literal["balanced"] | None, Doc("Fine-tuning: weigh classes by inverse frequency.")
+    ] = None
+    layer_decay: Annotated[
+        float | None,
+        Gt(0),
+        Lt(1),
+        Doc("Fine-tuning: rate of a layer as a share of the rate of the one above it."),
+    ] = None
+    unfreeze_every: Annotated[
+        int | None,
+        Ge(1),
+        Doc("Fine-tuning: the head trains alone; after so many epochs each, one more layer does."),
+    ] = None
+    reinit_layers: Annotated[
+        int | None, Ge(1), Doc("Fine-tuning: so many top layers of the base start anew at random.")
+    ] = None
+    lora_rank: Annotated[
+        int | None,
+        Ge(1),
+        Doc("Fine-tuning, foreign bases: train matrices of this rank beside theirs, which stay."),
+    ] = None
+    label_smoothing: Annotated[
+        float | None,
+        Gt(0),
+        Lt(1),
+        Doc("Fine-tuning: share of the target that is spread evenly over all classes."),
+    ] = None
+    rdrop: Annotated[
+        float | None,
+        Gt(0),
+        Doc("Fine-tuning: weight of the difference between two passes with other dropout."),
+    ] = None
+    auxiliary_weight: Annotated[
+        float | None,
+        Gt(0),
+        Doc("Fine-tuning: weight of predicting tokens of the same texts, as the base learned to."),
+    ] = None
+    average: Annotated[
+        Literal["ema", "swa"] | None,
+        Doc(
+            "Fine-tuning: the weights kept are a mean over steps: `ema` forgets early ones, `swa` "
+            "takes the last quarter evenly; off keeps the last."
+        ),
+    ] = None
+    patience: Annotated[
+        int | None,
+        Ge(1),
+        Doc("Fine-tuning: stop after so many epochs without a better valid; the best is kept."),
     ] = None
     valid_share: Annotated[
         float, Ge(0), Lt(0.5), Doc("Pre-training: share of documents kept for validation.")

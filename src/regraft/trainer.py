@@ -14,15 +14,16 @@ from functools import lru_cache
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
+from regraft.averaging import add_to_mean, newest_weight
 from regraft.batches import Rows, budget_batches, epoch_order
 from regraft.config import TrainSettings
 from regraft.corruption import Moment
-from regraft.errors import TrainingError
+from regraft.errors import ConfigError, TrainingError
 from regraft.heads import Model
 from regraft.objectives import Objective
-from regraft.optim import build_optimizer, learning_rate, rising_steps
+from regraft.optim import build_optimizer, learning_rate, rising_steps, thaw
 from regraft.parallel import build_runner, gradient_sync, whole, world
 from regraft.runtime import autocast, fastest_threads, is_out_of_memory, seeded
 
@@ -36,6 +37,9 @@ PACE_STEPS = 50
 # Steps until the pace is steady enough to tell what a time budget will do.
 PLAN_STEPS = 10
 
+# Copies of the weights: the mean over steps, and those of the best epoch.
+MEAN, BEST = "mean", "best"
+
 # A machine that became busier after that may overrun its budget by this much, not more.
 OVERRUN = 1.1
 
@@ -45,6 +49,7 @@ class TrainState:
     """All that a run needs to go on; `checkpoint.py` saves and loads exactly this.
 
     There are no generators in it: order, rates and dropout follow from the seed and the step.
+    `copies` are weights to come back to, by what they are (MEAN, BEST) and by parameter.
     """
 
     model: Model
@@ -59,6 +64,14 @@ class TrainState:
     num_threads: int | None = None
     settled_at: int | None = None
     recent_seconds: list[float] = field(default_factory=list)
+    num_averaged: int = 0
+    copies: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+
+    @property
+    def moving(self) -> dict[str, nn.Parameter]:
+        """The parameters that training moves, now or later, by name."""
+        held = {p for group in self.optimizer.param_groups for p in group["params"]}
+        return {name: p for name, p in self.model.named_parameters() if p in held}
 
     @property
     def padding_share(self) -> float:
@@ -86,6 +99,13 @@ def build_state(model: Model, *, settings: TrainSettings, num_rows: int) -> Trai
     """The state before the first step. A length in epochs or steps is known here already."""
     if settings.freeze_base:
         model.backbone.requires_grad_(False)
+    if settings.unfreeze_every is not None and world().size > 1:
+        raise ConfigError(
+            f"train.unfreeze_every is {settings.unfreeze_every}, and {world().size} processes "
+            "train together.",
+            "They agree on which weights have gradients once, before the first step.",
+            remedy="Train in one process, or leave train.unfreeze_every away.",
+        )
     total_steps = settings.steps
     if settings.epochs is not None:
         total_steps = settings.epochs * steps_per_epoch(num_rows, settings=settings)
@@ -131,7 +151,8 @@ def steps(
             total_steps=state.total_steps,
         )
         for group in state.optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * group["rate_share"]
+        thaw(state.model, epoch=epoch, settings=settings)
 
         with seeded(settings.seed, stream=f"dropout of step {state.step} in {world().rank}"):
             update = _update(
@@ -144,6 +165,7 @@ def steps(
         state.num_tokens += update.num_tokens
         state.num_slots += update.num_slots
         state.seconds += seconds
+        _average(state, settings=settings)
         _settle(state, seconds=seconds, settings=settings)
         yield StepRecord(
             step=state.step,
@@ -275,6 +297,18 @@ def _backward(
             num_tokens += int(batch.real_BT.sum())
             num_slots += batch.real_BT.numel()
     return float(total), count, num_tokens, num_slots
+
+
+def _average(state: TrainState, *, settings: TrainSettings) -> None:
+    """Count the weights of this step into their mean, if one is kept."""
+    if settings.average is None:
+        return
+    done = _done_share(state, settings=settings)
+    weight = newest_weight(settings.average, num_averaged=state.num_averaged, done=done)
+    if weight is not None:
+        mean = state.copies.setdefault(MEAN, {})
+        add_to_mean(mean, state.moving, weight=weight)
+        state.num_averaged += 1
 
 
 def _done_share(state: TrainState, *, settings: TrainSettings) -> float:
