@@ -28,6 +28,16 @@ VerdictKind = Literal[
 ]
 
 
+def base_name(arm: str) -> str:
+    """The name of the base that an arm is made with; empty for the one given first."""
+    return arm.partition(":")[2]
+
+
+def uses_base(arm: str) -> bool:
+    """Is there anything of a pre-trained base in this arm?"""
+    return arm.partition(":")[0] in ("pretrained", "frozen", "embedding")
+
+
 @dataclass(frozen=True)
 class ArmSummary:
     """What an arm reached over its seeds, with the largest number of labels."""
