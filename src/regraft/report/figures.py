@@ -1,0 +1,271 @@
+"""The figures of a report: accuracy by epoch, label curve, reliability, length, members of a blend.
+
+Comes in: a Comparison, or scores. Goes out: matplotlib figures, and their SVG as a file or as part
+of a page. Figures are small in inches, so that their text can be read when a phone shows them.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from regraft.evidence import ArmSummary, Comparison, LabelWorth
+from regraft.metrics import Interval
+from regraft.report.drawing import (
+    DASHES,
+    FONT_POINTS,
+    MAX_NAME,
+    WIDTH,
+    Line,
+    calm_axes,
+    draw_lines,
+    line_axes,
+    name_axes,
+)
+from regraft.report.palette import CARD, INK, MUTED, Style, arm_styles
+from regraft.report.words import clipped, percent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_RELIABILITY_COLUMNS = 3
+# On a log axis: nearer ticks would run into each other.
+_TICK_FACTOR = 1.35
+
+
+def comparison_figures(comparison: Comparison) -> "dict[str, Figure]":
+    """Every figure that the comparison has values for, by the name of its file."""
+    figures = {}
+    if any(len(curve) > 1 for arm in comparison.arms for curve in arm.valid_curves):
+        figures["accuracy"] = accuracy_figure(comparison)
+    if has_curve(comparison):
+        figures["curve"] = curve_figure(comparison)
+    if any(arm.reliability for arm in comparison.arms):
+        figures["calibration"] = calibration_figure(comparison)
+    if any(len(arm.by_length) > 1 for arm in comparison.arms):
+        figures["lengths"] = lengths_figure(comparison)
+    return figures
+
+
+def has_curve(comparison: Comparison) -> bool:
+    """One number of labels makes no curve."""
+    return len({point.num_labels for point in comparison.curve}) > 1
+
+
+def accuracy_figure(comparison: Comparison) -> "Figure":
+    """Accuracy on valid against the epoch: mean over seeds, the seeds' range as a band.
+
+    An arm that knows no epochs is a dashed line. Arms are named at their line's end.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    lines = []
+    styles = arm_styles(arm.name for arm in comparison.arms)
+    for arm in comparison.arms:
+        epochs = [list(shares) for shares in zip(*arm.valid_curves, strict=True)]
+        if epochs:
+            lines.append(
+                Line(
+                    arm.name,
+                    styles[arm.name],
+                    xs=range(len(epochs)),
+                    ys=[100 * sum(shares) / len(shares) for shares in epochs],
+                    lows=[100 * min(shares) for shares in epochs],
+                    highs=[100 * max(shares) for shares in epochs],
+                )
+            )
+    last_epoch = max((len(line.xs) - 1 for line in lines), default=0) or 1
+    figure, axes = line_axes([line.name for line in lines])
+    axes.set_xlim(-0.02 * last_epoch, 1.02 * last_epoch)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=10))
+    name_axes(axes, title="Accuracy on valid, %", across="epoch (0: before the first)")
+    draw_lines(axes, lines)
+    return figure
+
+
+def curve_figure(comparison: Comparison) -> "Figure":
+    """Accuracy on test against the number of labels, on a log axis, with 95 % bands."""
+    from matplotlib.ticker import NullFormatter, NullLocator
+
+    styles = arm_styles(arm.name for arm in comparison.arms)
+    names = list(dict.fromkeys(point.arm for point in comparison.curve))
+    lines = []
+    for name in names:
+        found = sorted(
+            (point for point in comparison.curve if point.arm == name),
+            key=lambda point: point.num_labels,
+        )
+        lines.append(
+            Line(
+                name,
+                styles.get(name) or arm_styles([name])[name],
+                xs=[point.num_labels for point in found],
+                ys=[100 * point.accuracy.mean for point in found],
+                lows=[100 * point.accuracy.low for point in found],
+                highs=[100 * point.accuracy.high for point in found],
+            )
+        )
+    figure, axes = line_axes([line.name for line in lines])
+    sizes = sorted({point.num_labels for point in comparison.curve})
+    axes.set_xscale("log")
+    axes.set_xlim(sizes[0] / 1.05, sizes[-1] * 1.05)
+    axes.set_xticks(_apart(sizes), [f"{size:,}" for size in _apart(sizes)])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    name_axes(axes, title="Accuracy on test, %", across="labelled examples")
+    draw_lines(axes, lines)
+    if comparison.worth is not None:
+        _draw_worth(axes, comparison.worth, lines={line.name: line for line in lines})
+    return figure
+
+
+def lengths_figure(comparison: Comparison) -> "Figure":
+    """Accuracy on test by the length of the text."""
+    arms = [arm for arm in comparison.arms if arm.by_length]
+    styles = arm_styles(arm.name for arm in comparison.arms)
+    lines = [
+        Line(
+            arm.name,
+            styles[arm.name],
+            xs=range(len(arm.by_length)),
+            ys=[100 * length.accuracy for length in arm.by_length],
+        )
+        for arm in arms
+    ]
+    figure, axes = line_axes([line.name for line in lines])
+    bins = max((arm.by_length for arm in arms), key=len)
+    names = [f"{length.low:,}\N{EN DASH}{length.high:,}" for length in bins]
+    axes.set_xlim(-0.05, len(bins) - 0.95)
+    axes.set_xticks(range(len(bins)), names)
+    name_axes(axes, title="Accuracy on test, %", across="words of the text")
+    draw_lines(axes, lines)
+    # Long ranges of words would run into each other.
+    axes.tick_params(axis="x", labelsize=FONT_POINTS - 2)
+    return figure
+
+
+def calibration_figure(comparison: Comparison) -> "Figure":
+    """A small reliability plot for each arm: confidence against how often it is right."""
+    from matplotlib.figure import Figure
+
+    arms = [arm for arm in comparison.arms if arm.reliability]
+    styles = arm_styles(arm.name for arm in comparison.arms)
+    num_columns = min(_RELIABILITY_COLUMNS, len(arms))
+    num_rows = math.ceil(len(arms) / num_columns)
+    height = 1.95 * num_rows + 0.55
+    figure = Figure(figsize=(WIDTH, height))
+    grid = figure.subplots(num_rows, _RELIABILITY_COLUMNS, squeeze=False)
+    shares = [min(one.confidence, one.accuracy) for arm in arms for one in arm.reliability]
+    floor = 10 * math.floor(10 * min(shares))
+    for place, axes in enumerate(grid.flat):
+        if place >= len(arms):
+            axes.set_visible(False)
+            continue
+        _draw_reliability(axes, arms[place], style=styles[arms[place].name], floor=floor)
+        if place % _RELIABILITY_COLUMNS:
+            axes.set_yticklabels([])
+        if place + _RELIABILITY_COLUMNS < len(arms):
+            axes.set_xticklabels([])
+    figure.subplots_adjust(
+        left=0.085,
+        right=0.97,
+        bottom=0.62 / height,
+        top=1 - 0.28 / height,
+        hspace=0.28,
+        wspace=0.16,
+    )
+    figure.text(
+        0.53,
+        0.12 / height,
+        "across: confidence, %; up: right, %",
+        ha="center",
+        color=MUTED,
+        fontsize=FONT_POINTS,
+    )
+    return figure
+
+
+def members_figure(scores: Mapping[str, Interval], *, title: str) -> "Figure":
+    """A row for each member: its accuracy with its interval."""
+    from matplotlib.figure import Figure
+
+    height = 0.85 + 0.42 * len(scores)
+    figure = Figure(figsize=(WIDTH, height))
+    axes = figure.add_subplot()
+    styles = arm_styles(scores)
+    for row, (name, interval) in enumerate(scores.items()):
+        style = styles[name]
+        low, mean, high = (100 * v for v in (interval.low, interval.mean, interval.high))
+        axes.plot([low, high], [row, row], color=style.colour, linewidth=5, alpha=0.3)
+        axes.plot([mean], [row], color=style.colour, marker=style.marker, markersize=8)
+        axes.annotate(
+            f"{name} {percent(interval.mean)}",
+            xy=(1.03, row),
+            xycoords=("axes fraction", "data"),
+            color=style.colour,
+            fontsize=FONT_POINTS,
+            va="center",
+            annotation_clip=False,
+        )
+    axes.set_yticks([])
+    axes.set_ylim(len(scores) - 0.5, -0.5)
+    axes.margins(x=0.06)
+    name_axes(axes, title=title, across="%")
+    figure.subplots_adjust(left=0.03, right=0.74, bottom=0.52 / height, top=1 - 0.34 / height)
+    return figure
+
+
+def _apart(sizes: Sequence[int]) -> list[int]:
+    """The sizes that can be written side by side; the last one always."""
+    kept = [sizes[-1]]
+    for size in reversed(sizes[:-1]):
+        if kept[-1] / max(size, 1) >= _TICK_FACTOR:
+            kept.append(size)
+    return kept[::-1]
+
+
+def _draw_worth(axes: "Axes", worth: LabelWorth, *, lines: Mapping[str, Line]) -> None:
+    """An arrow from the base's score to where the rival reaches it, or to the edge."""
+    line = lines.get(worth.arm)
+    if worth.extra is None or line is None or worth.num_labels not in line.xs:
+        return
+    score = line.ys[list(line.xs).index(worth.num_labels)]
+    reached = min(worth.num_labels + worth.extra.mean, axes.get_xlim()[1])
+    if reached <= worth.num_labels:
+        return
+    axes.annotate(
+        "",
+        xy=(reached, score),
+        xytext=(worth.num_labels, score),
+        arrowprops={"arrowstyle": "->", "color": INK, "linewidth": 1.2, "linestyle": DASHES},
+    )
+    bound = "more than " if worth.is_bound else ""
+    axes.annotate(
+        f"{bound}+{worth.extra.mean:,.0f} labels",
+        xy=(math.sqrt(worth.num_labels * reached), score),
+        xytext=(0, 5),
+        textcoords="offset points",
+        ha="center",
+        color=INK,
+        fontsize=FONT_POINTS - 1,
+        bbox={"facecolor": CARD, "alpha": 0.8, "linewidth": 0, "pad": 1},
+    )
+
+
+def _draw_reliability(axes: "Axes", arm: ArmSummary, *, style: Style, floor: int) -> None:
+    axes.plot([floor, 100], [floor, 100], color=MUTED, linewidth=1, linestyle=DASHES)
+    confidences = [100 * one.confidence for one in arm.reliability]
+    accuracies = [100 * one.accuracy for one in arm.reliability]
+    axes.plot(confidences, accuracies, color=style.colour, linewidth=1.5)
+    most = max(one.count for one in arm.reliability) or 1
+    areas = [6 + 70 * one.count / most for one in arm.reliability]
+    axes.scatter(confidences, accuracies, s=areas, color=style.colour, linewidth=0, zorder=3)
+    axes.set(xlim=(floor - 3, 103), ylim=(floor - 3, 103))
+    ticks = [floor, (floor + 100) / 2, 100]
+    axes.set(xticks=ticks, yticks=ticks)
+    axes.set_title(
+        clipped(arm.name, MAX_NAME), loc="left", color=style.colour, fontsize=FONT_POINTS
+    )
+    calm_axes(axes)
+    axes.xaxis.set_major_formatter("{x:.0f}")
+    axes.yaxis.set_major_formatter("{x:.0f}")

@@ -1,0 +1,299 @@
+"""The sentences of a report, the same on a page, in Markdown and on a terminal.
+
+Comes in: values of a Comparison. Goes out: plain text, not yet escaped for any format. A sentence
+whose value was not found is empty, and left out by whoever tells it.
+"""
+
+from typing import Any
+
+from regraft.evidence import SIGNIFICANCE, ArmSummary, Comparison, LengthBin, Opening, PairedTest
+from regraft.metrics import Interval
+
+UNKNOWN = "\N{EN DASH}"
+# Longer excerpts of texts are cut: a report is read, not searched.
+MAX_TEXT_LENGTH = 700
+
+
+def paired_test_in_words(test: PairedTest) -> str:
+    """`a beats b by 3.1 points: 95 % interval ...`; or that no difference was shown."""
+    gap = test.difference
+    if test.is_significant:
+        better, worse = (test.first, test.second) if gap.mean > 0 else (test.second, test.first)
+        claim = f"{better} beats {worse} by {100 * abs(gap.mean):.1f} points"
+    else:
+        claim = f"No difference shown between {test.first} and {test.second}"
+    corrected = "" if test.p_holm is None else f" ({p_value(test.p_holm)} corrected)"
+    return (
+        f"{claim}: {test.first} minus {test.second} is {points(gap.mean)} points, "
+        f"95 % interval {points(gap.low)} to {points(gap.high)}; "
+        f"{p_value(test.p_permutation)} by permutation{corrected}, "
+        f"{p_value(test.p_mcnemar)} by McNemar's test."
+    )
+
+
+def lead(comparison: Comparison) -> str:
+    """What was learned from and tested on, in a few sentences."""
+    num_seeds = max(arm.num_seeds for arm in comparison.arms)
+    num_openings = max(len(comparison.openings), 1)
+    opened = "once, at the end" if num_openings == 1 else f"{times(num_openings)} so far"
+    cut = comparison.cut_share
+    return (
+        f"Learned from {comparison.num_train:,} examples, tuned on {comparison.num_valid:,}; "
+        f"{comparison.num_test:,} test examples were opened {opened}. "
+        f"{counted(num_seeds, 'seed')} for each neural arm, all on the same batches."
+        + (
+            f" {percent(cut)} % of the training texts were longer than the model reads, and cut."
+            if cut
+            else ""
+        )
+    )
+
+
+def base_arm(comparison: Comparison) -> str:
+    """The arm that the report is about: the pre-trained one, or the first."""
+    names = [arm.name for arm in comparison.arms]
+    bases = [name for name in names if name.partition(":")[0] == "pretrained"]
+    return "pretrained" if "pretrained" in names else (bases or names)[0]
+
+
+def paired_with_base(comparison: Comparison, arm: ArmSummary) -> PairedTest | None:
+    """The paired test of the base arm and this one."""
+    for test in comparison.tests:
+        if (test.first, test.second) == (base_arm(comparison), arm.name):
+            return test
+    return None
+
+
+def against_base(test: PairedTest | None) -> tuple[str, str]:
+    """(gap of an arm to the base arm, p): `+3.1 points`, corrected where it can be."""
+    if test is None:
+        return UNKNOWN, ""
+    p = test.p_permutation if test.p_holm is None else test.p_holm
+    return f"{points(-test.difference.mean)} points", p_value(p)
+
+
+def arms_note(comparison: Comparison) -> str:
+    """How to read the table of arms."""
+    note = (
+        "Scores are percentages. Intervals are 95 % and resample seeds and test examples together. "
+        "Cost is the training time of one seed."
+    )
+    if comparison.tests:
+        corrected = any(test.p_holm is not None for test in comparison.tests)
+        note += (
+            f" “Against {base_arm(comparison)}” is the arm minus that one on the same test "
+            "examples, with p by permutation"
+            + (", corrected for there being several tests (Holm)." if corrected else ".")
+        )
+    if comparison.num_test_leaks:
+        note += " “Without leaks” leaves out test texts that occur in train or valid too."
+    return note
+
+
+def tests_note(comparison: Comparison) -> str:
+    """How far the paired tests reach."""
+    note = (
+        "The permutation test and the interval use every seed, McNemar's test the first seed only."
+    )
+    if all(test.p_holm is None for test in comparison.tests):
+        note += " None is corrected for there being several."
+    else:
+        note += (
+            f" A difference counts if its corrected p is below {SIGNIFICANCE} and its interval "
+            "leaves out zero."
+        )
+    if comparison.smallest_difference is not None:
+        note += (
+            f" A true gap of {100 * comparison.smallest_difference:.1f} points is the smallest "
+            "that a test set of this size shows four times in five; smaller ones may be missed."
+        )
+    return note
+
+
+def accuracy_note(comparison: Comparison) -> str:
+    """How to read the figure of accuracy by epoch."""
+    note = "Lines are means over seeds, bands reach from the lowest to the highest seed."
+    flat = [arm.name for arm in comparison.arms if len(next(iter(arm.valid_curves), ())) == 1]
+    if len(flat) == 1:
+        return f"{note} The dashed line is the {flat[0]} arm, which knows no epochs."
+    if flat:
+        return f"{note} Dashed lines are arms which know no epochs: {', '.join(flat)}."
+    return note
+
+
+def curve_note(comparison: Comparison) -> str:
+    """How to read the label curve."""
+    note = (
+        "Accuracy on test against the number of labelled examples, which grows by a factor along "
+        "the axis; every larger set holds the smaller ones. Bands are 95 % intervals over seeds "
+        "and test examples."
+    )
+    if comparison.worth is not None and comparison.worth.extra is not None:
+        note += " The arrow is what the base is worth: as many labels more, for the same score."
+    return note
+
+
+def calibration_note(comparison: Comparison) -> str:
+    """How to read the reliability plots."""
+    note = (
+        "How often answers of a confidence are right: on the diagonal as often as they say, below "
+        "it they are too sure. Larger dots are more answers. The calibration error is the mean "
+        "distance from the diagonal."
+    )
+    if any(arm.temperature is not None for arm in comparison.arms):
+        note += (
+            " A temperature fitted on valid divides the scores; above 1 it makes answers less sure."
+            " It changes no answer."
+        )
+    return note
+
+
+LENGTH_NOTE = "Accuracy on test by the length of the text in words, mean over seeds."
+DOUBTS_NOTE = (
+    "Every run contradicts these labels with confidence. Either the label is wrong, or all runs "
+    "share a blind spot: worth a look."
+)
+CONFUSIONS_NOTE = (
+    "Rows are the labels, columns the predictions; counts on test, all seeds together."
+)
+
+
+def mistakes_title(comparison: Comparison) -> str:
+    """Whose mistakes follow."""
+    return f"Where the {base_arm(comparison)} arm is surest and wrong"
+
+
+def leak_sentences(comparison: Comparison) -> list[str]:
+    """Which test texts were seen before the test, as far as it was looked for."""
+    sentences = []
+    leaks, in_text = comparison.num_test_leaks, comparison.num_text_leaks
+    if leaks:
+        occur = "test text occurs" if leaks == 1 else "test texts occur"
+        sentences.append(
+            f"{leaks:,} {occur} in train or valid too, exactly or nearly; every arm is scored with "
+            "and without them."
+        )
+    else:
+        sentences.append("No test text occurs in train or valid, not even nearly.")
+    if in_text:
+        were = "test text was" if in_text == 1 else "test texts were"
+        sentences.append(
+            f"{in_text:,} {were} in the text that the base learned from, without their labels."
+        )
+    elif in_text == 0:
+        sentences.append("No test text was in the text that the base learned from.")
+    return sentences
+
+
+def openings_sentence(comparison: Comparison) -> str:
+    """How often anyone looked at the test labels."""
+    num_openings = len(comparison.openings)
+    if not num_openings:
+        return ""
+    if num_openings == 1:
+        return "The test labels have been opened once: for this comparison."
+    return (
+        f"The test labels have been opened {times(num_openings)}. Whoever chooses by their "
+        "results learns from the test, and its scores flatter."
+    )
+
+
+def split_sentences(comparison: Comparison) -> list[str]:
+    """What is odd about a split: texts cut, labels that contradict each other."""
+    sentences = []
+    cut = [f"{percent(s.cut_share)} % of {s.name}" for s in comparison.splits if s.cut_share]
+    if cut:
+        sentences.append(f"Longer than the model reads, and cut: {', '.join(cut)}.")
+    for split in comparison.splits:
+        if split.num_contradictions:
+            occur = "text occurs" if split.num_contradictions == 1 else "texts occur"
+            sentences.append(
+                f"In {split.name}, {split.num_contradictions:,} {occur} more than once, with "
+                "different labels."
+            )
+    return sentences
+
+
+def opening_in_words(opening: Opening) -> str:
+    """`2025-01-02T03:04:05+00:00: test.csv (9f86d081884c), by regraft compare ...`."""
+    by = f", by {opening.command}" if opening.command else ""
+    return f"{opening.when}: {opening.test} ({opening.fingerprint[:12]}){by}"
+
+
+def choices_in_words(arm: ArmSummary) -> str:
+    """What the grid chose: `C 1 (2 seeds); C 10 (1 seed)`."""
+    told = [", ".join(f"{key} {fact(value)}" for key, value in one.items()) for one in arm.chosen]
+    distinct = list(dict.fromkeys(told))
+    if len(distinct) == 1:
+        return distinct[0]
+    return "; ".join(f"{one} ({counted(told.count(one), 'seed')})" for one in distinct)
+
+
+def fact(value: Any) -> str:
+    """A setting or a fact as people write it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(fact, value)) or "none"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def clipped(text: str, length: int = MAX_TEXT_LENGTH) -> str:
+    """At most `length` characters."""
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 seed`, `3 seeds`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def times(number: int) -> str:
+    """`twice`, `3 times`."""
+    return {1: "once", 2: "twice"}.get(number, f"{number:,} times")
+
+
+def words_range(length: LengthBin) -> str:
+    """`11 to 50`, words."""
+    return f"{length.low:,} to {length.high:,}"
+
+
+def percent(share: float | None) -> str:
+    """A share in percent, without the sign."""
+    return UNKNOWN if share is None else f"{100 * share:.1f}"
+
+
+def interval_in_words(interval: Interval | None) -> str:
+    """`81.0 (79.2 to 82.7)`."""
+    if interval is None:
+        return UNKNOWN
+    return f"{percent(interval.mean)} ({percent(interval.low)} to {percent(interval.high)})"
+
+
+def points(difference: float) -> str:
+    """A difference of shares in points, with its sign."""
+    return f"{100 * difference:+.1f}".replace("-", "\N{MINUS SIGN}")
+
+
+def p_value(p: float) -> str:
+    """`p = 0.012`."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
+def in_seconds(seconds: float) -> str:
+    """A cost that can be compared at a glance: always the same unit."""
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:,.0f} s"
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that fits."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

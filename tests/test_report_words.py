@@ -1,0 +1,156 @@
+"""The sentences of a report: nothing is claimed that was not shown."""
+
+import dataclasses
+
+import pytest
+from comparisons import ARMS, TESTS, comparison, full_comparison
+
+from regraft.evidence import Opening, Split
+from regraft.metrics import Interval
+from regraft.report import paired_test_in_words, words
+
+
+def test_paired_test_names_the_better_arm():
+    assert paired_test_in_words(TESTS[1]) == (
+        "linear beats pretrained by 6.2 points: pretrained minus linear is \N{MINUS SIGN}6.2 "
+        "points, 95 % interval \N{MINUS SIGN}8.0 to \N{MINUS SIGN}4.0; "
+        "p < 0.001 by permutation, p = 0.002 by McNemar's test."
+    )
+
+
+def test_paired_test_does_not_claim_what_is_not_shown():
+    told = paired_test_in_words(TESTS[0])
+    assert told.startswith("No difference shown between pretrained and scratch: ")
+    wide = dataclasses.replace(TESTS[1], difference=Interval(-0.06, -0.13, 0.01))
+    assert paired_test_in_words(wide).startswith("No difference shown")
+
+
+def test_paired_test_goes_by_the_corrected_p():
+    corrected = dataclasses.replace(TESTS[1], p_holm=0.06)
+    told = paired_test_in_words(corrected)
+    assert told.startswith("No difference shown")
+    assert "p < 0.001 by permutation (p = 0.060 corrected)" in told
+
+
+def test_gap_to_the_base_has_the_sign_of_the_arm():
+    assert words.against_base(TESTS[1]) == ("+6.2 points", "p < 0.001")
+    assert words.against_base(dataclasses.replace(TESTS[1], p_holm=0.03))[1] == "p = 0.030"
+    assert words.against_base(None) == (words.UNKNOWN, "")
+
+
+def test_base_arm_is_the_pretrained_one_or_the_first():
+    assert words.base_arm(comparison()) == "pretrained"
+    wide = dataclasses.replace(ARMS[0], name="pretrained:wide")
+    assert words.base_arm(comparison(arms=(ARMS[1], wide))) == "pretrained:wide"
+    assert words.base_arm(comparison(arms=ARMS[1:])) == "scratch"
+
+
+def test_notes_tell_the_correction_and_the_smallest_gap():
+    assert "None is corrected" in words.tests_note(comparison())
+    note = words.tests_note(full_comparison())
+    assert "corrected p is below 0.05" in note
+    assert "A true gap of 1.9 points is the smallest" in note
+
+
+def test_lead_and_sentence_tell_how_often_the_test_was_opened():
+    assert "80 test examples were opened once, at the end." in words.lead(comparison())
+    assert words.openings_sentence(comparison()) == ""
+    assert "opened twice so far." in words.lead(full_comparison())
+    one = full_comparison(openings=full_comparison().openings[:1])
+    assert words.openings_sentence(one).endswith("once: for this comparison.")
+    three = full_comparison(openings=3 * one.openings)
+    assert words.openings_sentence(three).startswith("The test labels have been opened 3 times.")
+
+
+def test_opening_is_told_in_a_line():
+    opening = Opening("test.csv", "0123456789abcdef", "2025-01-02", "regraft compare")
+    assert words.opening_in_words(opening) == (
+        "2025-01-02: test.csv (0123456789ab), by regraft compare"
+    )
+
+
+@pytest.mark.parametrize(
+    ("num_leaks", "num_in_text", "expected"),
+    [
+        (0, None, ["No test text occurs in train or valid, not even nearly."]),
+        (
+            1,
+            0,
+            [
+                "1 test text occurs in train or valid too, exactly or nearly; every arm is scored "
+                "with and without them.",
+                "No test text was in the text that the base learned from.",
+            ],
+        ),
+        (
+            0,
+            12,
+            [
+                "No test text occurs in train or valid, not even nearly.",
+                "12 test texts were in the text that the base learned from, without their labels.",
+            ],
+        ),
+    ],
+)
+def test_leaks_are_told_as_far_as_they_are_known(
+    num_leaks: int, num_in_text: int | None, expected: list[str]
+):
+    whole = comparison(num_test_leaks=num_leaks, num_text_leaks=num_in_text)
+    assert words.leak_sentences(whole) == expected
+
+
+def test_splits_tell_what_was_cut_and_what_contradicts():
+    splits = (Split("train", 10, {"a": 10}, 0.2, 1), Split("test", 10, {"a": 10}, 0.0, 0))
+    assert words.split_sentences(comparison(splits=splits)) == [
+        "Longer than the model reads, and cut: 20.0 % of train.",
+        "In train, 1 text occurs more than once, with different labels.",
+    ]
+
+
+def test_choices_are_counted_over_seeds():
+    chosen = ({"C": 1.0}, {"C": 1.0}, {"C": 10.0})
+    arm = dataclasses.replace(ARMS[3], chosen=chosen)
+    assert words.choices_in_words(arm) == "C 1 (2 seeds); C 10 (1 seed)"
+    same = dataclasses.replace(ARMS[3], chosen=chosen[:2])
+    assert words.choices_in_words(same) == "C 1"
+
+
+def test_accuracy_note_names_arms_without_epochs():
+    assert "The dashed line is the linear arm" in words.accuracy_note(comparison())
+    assert "dashed" not in words.accuracy_note(comparison(arms=ARMS[:3]))
+    note = words.accuracy_note(full_comparison())
+    assert "know no epochs: linear, latent, nbsvm, embedding, fit." in note
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (0.26, "0.3 s"),
+        (59.4, "59 s"),
+        (59.7, "1 min 00 s"),
+        (754, "12 min 34 s"),
+        (7500, "2 h 05 min"),
+    ],
+)
+def test_duration_is_told_in_the_unit_that_fits(seconds: float, expected: str):
+    assert words.duration(seconds) == expected
+
+
+def test_costs_share_one_unit():
+    assert [words.in_seconds(s) for s in (0.26, 59.7, 7500)] == ["0.3 s", "60 s", "7,500 s"]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, "none"),
+        (True, "yes"),
+        (1200, "1,200"),
+        (0.1, "0.1"),
+        ([1, "a"], "1, a"),
+        ((), "none"),
+        ("x", "x"),
+    ],
+)
+def test_facts_are_written_as_people_do(value: object, expected: str):
+    assert words.fact(value) == expected
