@@ -1,39 +1,28 @@
-"""The arms: fair by construction, whatever was trained before stays trained."""
+"""The arms: named, planned, and kept on disk; whatever was trained before stays trained."""
 
 import dataclasses
 from pathlib import Path
 
-import numpy as np
 import pytest
 from conftest import TINY, make_examples
-from numpy.typing import NDArray
 
-from regraft.arms import ArmsFolder, Task, build_task, train_arms
-from regraft.batches import Batch, ExampleRows
+from regraft.arms import (
+    ArmsFolder,
+    Cell,
+    Task,
+    TrainedCell,
+    build_task,
+    parse_arms,
+    plan_cells,
+    task_facts,
+)
 from regraft.config import resolve
+from regraft.errors import ConfigError, RunFolderError
 from regraft.finetune import start_from_base
-from regraft.runtime import SILENT
 from regraft.text import Example, Labels
 
-NEURAL = ("pretrained", "scratch", "frozen")
 SETTINGS = resolve("finetune", overrides={**TINY, "train.epochs": 2})
-
-
-class RecordingRows(ExampleRows):
-    """Rows that remember in which order they were asked for."""
-
-    def __init__(self, examples: list[Example], *, task: Task) -> None:
-        super().__init__(
-            [example.text for example in examples],
-            targets=task.labels.targets(examples).tolist(),
-            tokenizer=task.start.tokenizer,
-            data=task.start.settings.data,
-        )
-        self.asked: list[tuple[int, ...]] = []
-
-    def batch(self, numbers: NDArray[np.int64]) -> Batch:
-        self.asked.append(tuple(numbers.tolist()))
-        return super().batch(numbers)
+RUN = TrainedCell(Cell("pretrained:mini", 16, 1), (0.5, 0.75), 1.5, 2.0, {"learning rate": 0.1})
 
 
 def examples(num_examples: int, *, seed: int) -> list[Example]:
@@ -44,50 +33,91 @@ def examples(num_examples: int, *, seed: int) -> list[Example]:
 @pytest.fixture(scope="module")
 def task(shared_base: Path) -> Task:
     start = start_from_base(shared_base, settings=SETTINGS)
-    return build_task(start, train=examples(32, seed=3), valid=examples(16, seed=4))
+    return build_task({"": start}, train=examples(32, seed=3), valid=examples(16, seed=4))
 
 
 def test_task_has_the_rows_and_labels_of_its_examples(task: Task) -> None:
+    rows, valid_rows = task.rows[""]
     assert task.labels == Labels(("negative", "positive"))
-    assert (len(task.train_rows.lengths), len(task.valid_rows.lengths)) == (32, 16)
+    assert (len(rows.lengths), len(valid_rows.lengths)) == (32, 16)
     assert task.fingerprints.keys() == {"train", "valid", "base", "tokenizer"}
+    assert "unlabelled" in dataclasses.replace(task, text_paths=(Path("a"),)).fingerprints
 
 
-def test_arms_see_the_same_batches(task: Task, tmp_path: Path) -> None:
-    asked: dict[tuple[str, int], list[tuple[int, ...]]] = {}
-    for seed in (0, 1):
-        for arm in NEURAL:
-            rows = RecordingRows(list(task.train), task=task)
-            settings = resolve(
-                "finetune", overrides={**TINY, "train.epochs": 2, "train.seed": seed}
-            )
-            start = dataclasses.replace(task.start, settings=settings)
-            recording = dataclasses.replace(task, start=start, train_rows=rows)
-            folder = ArmsFolder(tmp_path / f"{arm}-{seed}")
-            train_arms(recording, arms=[arm], seeds=1, jobs=1, folder=folder, progress=SILENT)
-            asked[arm, seed] = rows.asked
-    for seed in (0, 1):
-        assert len(asked["scratch", seed]) == 2 * 8  # epochs, batches of four
-        assert asked["pretrained", seed] == asked["scratch", seed] == asked["frozen", seed]
-    assert asked["scratch", 0] != asked["scratch", 1]
+def test_arms_of_several_bases_have_their_names() -> None:
+    arms = parse_arms(["pretrained", "pretrained:mini", "lstm", "latent"], bases=["mini"])
+    assert [(arm.kind, arm.base, arm.is_neural) for arm in arms] == [
+        ("pretrained", "", True),
+        ("pretrained", "mini", True),
+        ("lstm", "", True),
+        ("latent", "", False),
+    ]
 
 
-def test_finished_runs_are_not_trained_again(task: Task, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["pretrained:maxi", "linear:mini", "pretrained:", "nbsmv", ":mini"]
+)
+def test_unknown_arm_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"Cannot compare the arms 'linear', '{name}'"):
+        parse_arms(["linear", name], bases=["mini"])
+
+
+def test_cells_come_seed_by_seed_and_the_cheapest_first() -> None:
+    arms = parse_arms(["scratch", "linear"], bases=[])
+    cells = plan_cells(arms, sizes=[8, 32], seeds=[4, 5], num_train=32)
+    assert [(cell.arm, cell.num_labels, cell.seed) for cell in cells] == [
+        ("scratch", 8, 4),
+        ("linear", 8, 4),
+        ("scratch", 32, 4),
+        ("linear", 32, 4),
+        ("scratch", 8, 5),
+        ("linear", 8, 5),
+        ("scratch", 32, 5),
+    ]
+
+
+def test_finished_cell_is_found_again(tmp_path: Path) -> None:
     folder = ArmsFolder(tmp_path)
-    arms = ["frozen", "pretrained"]
-    first = train_arms(task, arms=arms, seeds=1, jobs=1, folder=folder, progress=SILENT)
-    assert list(folder.finished().values()) == first
-    rows = RecordingRows(list(task.train), task=task)
-    again = dataclasses.replace(task, train_rows=rows)
-    assert train_arms(again, arms=arms, seeds=1, jobs=1, folder=folder, progress=SILENT) == first
-    assert rows.asked == []
+    folder.sign(RUN)
+    assert folder.finished() == {}
+    folder.save_weights(RUN.cell, b"weights")
+    assert folder.finished() == {RUN.cell: RUN}
+    assert folder.weights_path(RUN.cell).parent.name == "pretrained+mini"
 
 
-def test_run_without_its_sign_is_not_finished(task: Task, tmp_path: Path) -> None:
+def test_cell_without_its_sign_is_not_finished(tmp_path: Path) -> None:
     folder = ArmsFolder(tmp_path)
-    train_arms(task, arms=["frozen"], seeds=2, jobs=1, folder=folder, progress=SILENT)
-    (folder.path / "frozen-0.json").write_text("{")
-    (folder.path / "frozen-1.safetensors").unlink()
+    folder.save_weights(RUN.cell, b"weights")
+    assert folder.finished() == {}
+    folder.sign(RUN)
+    folder.weights_path(RUN.cell).with_suffix(".json").write_text("{")
     assert folder.finished() == {}
     folder.discard()
     assert not folder.path.exists()
+
+
+def test_second_process_is_refused(task: Task, tmp_path: Path) -> None:
+    facts = task_facts(task, grid="none")
+    with (
+        ArmsFolder(tmp_path).opened(facts),
+        pytest.raises(RunFolderError, match="Another process is working on the comparison in"),
+        ArmsFolder(tmp_path).opened(facts),
+    ):
+        pass
+
+
+def test_changes_are_named(task: Task, tmp_path: Path) -> None:
+    folder = ArmsFolder(tmp_path)
+    with folder.opened(task_facts(task, grid="none")):
+        folder.save_weights(RUN.cell, b"weights")
+        folder.sign(RUN)
+    other = dataclasses.replace(task, valid=task.train)
+    with (
+        pytest.raises(RunFolderError) as caught,
+        folder.opened(task_facts(other, grid="small")),
+    ):
+        pass
+    assert caught.value.problem == (
+        f"{tmp_path} was started otherwise: grid was 'none' and is 'small'; valid has changed."
+    )
+    assert folder.finished() == {RUN.cell: RUN}

@@ -1,152 +1,256 @@
-"""The arms of a comparison: each trained with every seed on the same batches, and kept on disk.
+"""The arms of a comparison: who takes part, what all are given, and what is kept of them on disk.
 
-Comes in: a `Task`, the same for all arms, and the names and seeds wanted. Goes out: a `TrainedArm`
-for each; a finished one outlives Ctrl-C, a crash or a bad test file, and is not trained again.
-Knows no test file.
+Comes in: names of arms, bases, labelled examples. Goes out: a `Task`, the same for all, and an
+`ArmsFolder` in which each finished cell (an arm, a number of labels, a seed) outlives Ctrl-C, a
+crash or a bad test file. Trains nothing (cells.py does); knows no test file.
 """
 
 import contextlib
 import dataclasses
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from filelock import FileLock, Timeout
 
-from regraft.baselines import LinearModel, fit_linear
 from regraft.batches import ExampleRows, example_rows
-from regraft.config import flat, replace, settings_to_dict
-from regraft.errors import RunFolderError
-from regraft.finetune import Start, examples_fingerprint, train_classifier
-from regraft.heads import Model
-from regraft.runtime import SILENT, Progress, disk_error, write_json, write_whole
+from regraft.config import flat, settings_to_dict
+from regraft.errors import ConfigError, RunFolderError
+from regraft.finetune import Start, examples_fingerprint
+from regraft.presets import ARMS, ARMS_OF_A_BASE
+from regraft.runtime import disk_error, write_json, write_whole
 from regraft.text import Example, Labels, labels_of
 
 # Settings that cannot change the weights of a run; seeds are told by the names of the files.
 _MAY_CHANGE = {"train.seed", "train.checkpoint_every", "train.keep_checkpoints"}
+# The name of the base that was given first.
+FIRST = ""
+# What takes part in gradients; the others are fitted in one go, and know no seed of their own.
+NEURAL = ("pretrained", "scratch", "frozen", "lstm", "cnn")
 
 
 @dataclass(frozen=True)
-class Task:
-    """What every arm is given; sent whole to a worker process."""
+class Arm:
+    """One arm: its name, the kind of it (a key of ARMS), and the base it is made with."""
 
-    start: Start
-    labels: Labels
-    train: Sequence[Example]
-    valid: Sequence[Example]
-    train_rows: ExampleRows
-    valid_rows: ExampleRows
+    name: str
+    kind: str
+    base: str
 
     @property
-    def fingerprints(self) -> dict[str, str]:
-        """Hashes of all that the arms learn from."""
-        return {
-            "train": examples_fingerprint(self.train),
-            "valid": examples_fingerprint(self.valid),
-            "base": self.start.fingerprint,
-            "tokenizer": self.start.tokenizer.fingerprint,
-        }
+    def is_neural(self) -> bool:
+        """Is it trained by gradients, so that a seed decides its weights?"""
+        return self.kind in NEURAL
 
 
-def build_task(start: Start, *, train: Sequence[Example], valid: Sequence[Example]) -> Task:
-    """The task of learning `train`, watched on `valid`."""
-    labels = labels_of(train)
-    tokenizer, data = start.tokenizer, start.settings.data
-    return Task(
-        start,
-        labels,
-        train,
-        valid,
-        train_rows=example_rows(train, labels=labels, tokenizer=tokenizer, data=data),
-        valid_rows=example_rows(valid, labels=labels, tokenizer=tokenizer, data=data),
+def parse_arms(names: Sequence[str], *, bases: Sequence[str]) -> tuple[Arm, ...]:
+    """Arms by name, `KIND` or `KIND:BASE`; `bases` are the names of all but the first base."""
+    arms = []
+    for name in names:
+        kind, colon, base = name.partition(":")
+        is_known = kind in ARMS and (not colon or (kind in ARMS_OF_A_BASE and base in bases))
+        if not is_known or names.count(name) > 1:
+            break
+        arms.append(Arm(name, kind, base))
+    else:
+        if arms:
+            return tuple(arms)
+    more = f" Of a base with a name: {', '.join(ARMS_OF_A_BASE)} with :NAME." if bases else ""
+    raise ConfigError(
+        f"Cannot compare the arms {', '.join(map(repr, names)) or 'none'}.",
+        f"Arms are {', '.join(ARMS)}, each at most once.{more}",
+        remedy="Mend --arms.",
     )
 
 
 @dataclass(frozen=True)
-class TrainedArm:
-    """One run of one arm, ready for the test file."""
+class Cell:
+    """One training: an arm, a number of labels, a seed."""
 
-    name: str
+    arm: str
+    num_labels: int
     seed: int
+
+    def __str__(self) -> str:
+        return f"{self.arm}, {self.num_labels:,} labels, seed {self.seed}"
+
+
+def plan_cells(
+    arms: Sequence[Arm], *, sizes: Sequence[int], seeds: Sequence[int], num_train: int
+) -> list[Cell]:
+    """All cells, seed by seed and the cheapest first: soon there is something of every arm.
+
+    A shallow arm knows no seed but that of its subset: of all labels there is one run.
+    """
+    return [
+        Cell(arm.name, size, seed)
+        for seed in seeds
+        for size in sizes
+        for arm in arms
+        if arm.is_neural or size < num_train or seed == seeds[0]
+    ]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What every arm is given: bases by name, labels, examples, and the examples as rows.
+
+    `rows` holds train and valid for each base, for each has a tokenizer of its own.
+    `text_paths` are files of text without labels, and `text` is their fingerprint.
+    """
+
+    starts: Mapping[str, Start]
+    labels: Labels
+    train: Sequence[Example]
+    valid: Sequence[Example]
+    rows: Mapping[str, tuple[ExampleRows, ExampleRows]]
+    text_paths: tuple[Path, ...] = ()
+    text: str = ""
+
+    @property
+    def start(self) -> Start:
+        """The base that was given first: its settings read the files."""
+        return self.starts[FIRST]
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of all that the arms learn from."""
+        bases = {
+            f"base:{name}" if name else "base": start.fingerprint
+            for name, start in self.starts.items()
+        }
+        return {
+            "train": examples_fingerprint(self.train),
+            "valid": examples_fingerprint(self.valid),
+            "tokenizer": self.start.tokenizer.fingerprint,
+            **bases,
+            **({"unlabelled": self.text} if self.text_paths else {}),
+        }
+
+
+def build_task(
+    starts: Mapping[str, Start],
+    *,
+    train: Sequence[Example],
+    valid: Sequence[Example],
+    text_paths: Sequence[Path] = (),
+    text: str = "",
+) -> Task:
+    """The task of learning `train`, watched on `valid`."""
+    labels = labels_of(train)
+    rows = {}
+    for name, start in starts.items():
+        tokenizer, data = start.tokenizer, start.settings.data
+        rows[name] = (
+            example_rows(train, labels=labels, tokenizer=tokenizer, data=data),
+            example_rows(valid, labels=labels, tokenizer=tokenizer, data=data),
+        )
+    return Task(starts, labels, train, valid, rows, tuple(text_paths), text)
+
+
+@dataclass(frozen=True)
+class TrainedCell:
+    """A finished cell, ready for the test file.
+
+    `seconds` is what it cost; `wall_seconds` also counts the watching. `chosen` is what was chosen
+    for it on valid, where there was something to choose.
+    """
+
+    cell: Cell
     valid_accuracy: tuple[float, ...]
     seconds: float
-    linear: LinearModel | None = None
+    wall_seconds: float
+    chosen: dict[str, Any]
 
 
 class ArmsFolder:
-    """Finished runs on disk: `NAME-SEED.safetensors`, then `NAME-SEED.json` as the sign of it.
-
-    The linear arm is not kept: it is fitted again in seconds, to the same model.
-    """
+    """Finished cells on disk: `ARM/LABELS-SEED.safetensors` or a folder, then `.json` as a sign."""
 
     def __init__(self, out_dir: Path) -> None:
         self.out_dir = out_dir
         self.path = out_dir / "arms"
 
     @contextlib.contextmanager
-    def opened(self, task: Task, *, resume: bool) -> Iterator[None]:
-        """Refuse finished runs of another task, or any unless resumed; leave no empty folder."""
+    def opened(self, facts: Mapping[str, Any]) -> Iterator[None]:
+        """Refuse finished cells of another task, and a second process; leave no empty folder.
+
+        `facts` (see `task_facts`) are all that decides what a cell becomes.
+        """
         is_new = not self.out_dir.exists()
-        if self.finished():
-            if not resume:
-                raise RunFolderError(
-                    f"{self.out_dir} holds a comparison that has not ended.",
-                    remedy="Choose another --out, pass --resume to go on, or remove the folder.",
-                )
-            refuse_changes(self.out_dir, before=self._read_task(), now=task_facts(task))
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise disk_error(self.path, error) from error
         try:
-            write_json(self._task_path, task_facts(task))
-            yield
-        except BaseException:
+            with self._locked():
+                if self.finished():
+                    refuse_changes(self.out_dir, before=self._read_task(), now=facts)
+                write_json(self._task_path, facts)
+                yield
+        finally:
             if not self.finished():
                 self.discard()
                 with contextlib.suppress(OSError):  # not empty: it was the user's before
                     if is_new:
                         self.out_dir.rmdir()
-            raise
 
-    def finished(self) -> dict[tuple[str, int], TrainedArm]:
-        """The runs that need not be trained again."""
-        runs = {}
-        for path in sorted(self.path.glob("*-*.json")):
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """The lock is the system's: it dies with its owner."""
+        lock = FileLock(self.path / "lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise RunFolderError(
+                f"Another process is working on the comparison in {self.out_dir}.",
+                remedy="Wait for it, or choose another --out.",
+            ) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def finished(self) -> dict[Cell, TrainedCell]:
+        """The cells that need not be trained again."""
+        found = {}
+        for path in sorted(self.path.glob("*/*-*.json")):
             try:
                 facts = json.loads(path.read_text(encoding="utf-8"))
-                curve = tuple(facts["valid_accuracy"])
-                run = TrainedArm(facts["name"], facts["seed"], curve, facts["seconds"])
-            except (OSError, ValueError, KeyError, TypeError):
+                cell = Cell(**facts.pop("cell"))
+                curve = tuple(facts.pop("valid_accuracy"))
+                run = TrainedCell(cell=cell, valid_accuracy=curve, **facts)
+            except (OSError, ValueError, KeyError, TypeError, AttributeError):
                 continue
-            if self._weights_path(run).exists():
-                runs[run.name, run.seed] = run
-        return runs
+            if self.weights_path(cell).exists() or self.member_path(cell).is_dir():
+                found[cell] = run
+        return found
 
-    def save(self, run: TrainedArm, *, model: Model) -> None:
-        """Keep a run: the weights, then the facts."""
-        weights = save({name: t.contiguous().cpu() for name, t in model.state_dict().items()})
-        write_whole(self._weights_path(run), lambda file: file.writelines([weights]))
-        facts = dataclasses.asdict(run)
-        del facts["linear"]
-        write_json(self._weights_path(run).with_suffix(".json"), facts)
+    def save_weights(self, cell: Cell, weights: bytes) -> None:
+        """Keep the weights of a neural cell."""
+        write_whole(self.weights_path(cell), lambda file: file.write(weights))
 
-    def load(self, run: TrainedArm, *, into: Model) -> None:
-        """Put the weights of a finished run into a model of its shape."""
-        path = self._weights_path(run)
-        try:
-            into.load_state_dict(load_file(path))
-        except (OSError, SafetensorError, RuntimeError) as error:
-            raise RunFolderError(
-                f"{path} is damaged: {str(error).splitlines()[0]}.",
-                remedy="Remove the file and repeat the command with --resume.",
-            ) from error
+    def sign(self, run: TrainedCell) -> None:
+        """Say that a cell is finished: what it became lies there already."""
+        write_json(self._place(run.cell, ".json"), dataclasses.asdict(run))
+
+    def weights_path(self, cell: Cell) -> Path:
+        """Where the weights of a neural cell lie."""
+        return self._place(cell, ".safetensors")
+
+    def member_path(self, cell: Cell) -> Path:
+        """The folder of a shallow cell's member."""
+        return self._place(cell, "")
+
+    def answers_path(self, cell: Cell, *, test: str) -> Path:
+        """Where the answers of a cell to the test file of this fingerprint lie."""
+        return self._place(cell, f".{test}.answers")
+
+    def shared_path(self, arm: str) -> Path:
+        """What all cells of an arm read: vectors of texts, a latent space."""
+        return self.path / _file_name(arm) / "shared"
 
     def discard(self) -> None:
         """Remove what was kept: its report is written, or there is nothing worth keeping."""
@@ -156,8 +260,8 @@ class ArmsFolder:
     def _task_path(self) -> Path:
         return self.path / "task.json"
 
-    def _weights_path(self, run: TrainedArm) -> Path:
-        return self.path / f"{run.name}-{run.seed}.safetensors"
+    def _place(self, cell: Cell, ending: str) -> Path:
+        return self.path / _file_name(cell.arm) / f"{cell.num_labels}-{cell.seed}{ending}"
 
     def _read_task(self) -> dict[str, Any]:
         try:
@@ -167,22 +271,31 @@ class ArmsFolder:
         return facts if isinstance(facts, dict) else {}
 
 
-def task_facts(task: Task) -> dict[str, Any]:
-    """What decides the weights of a run, ready for JSON."""
+def _file_name(arm: str) -> str:
+    """Windows knows no colon in the name of a file."""
+    return arm.replace(":", "+")
+
+
+def task_facts(task: Task, *, grid: str) -> dict[str, Any]:
+    """What decides the weights of a cell, ready for JSON."""
+    others = {name: settings_to_dict(start.settings) for name, start in task.starts.items() if name}
     return {
         "settings": settings_to_dict(task.start.settings),
+        "more": {"grid": grid, **({"bases": others} if others else {})},
         "fingerprints": task.fingerprints,
     }
 
 
 def refuse_changes(out_dir: Path, *, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Refuse to go on with other settings or data than `before`, naming what changed."""
-    settings = flat(before.get("settings", {}))
-    changed = [
-        f"{key} was {settings.get(key)!r} and is {value!r}"
-        for key, value in flat(now["settings"]).items()
-        if key not in _MAY_CHANGE and settings.get(key) != value
-    ]
+    changed = []
+    for section in ("settings", "more"):
+        values = flat(before.get(section, {}))
+        changed += [
+            f"{key} was {values.get(key)!r} and is {value!r}"
+            for key, value in flat(now[section]).items()
+            if key not in _MAY_CHANGE and values.get(key) != value
+        ]
     fingerprints = before.get("fingerprints", {})
     changed += [
         f"{name} has changed"
@@ -193,116 +306,5 @@ def refuse_changes(out_dir: Path, *, before: Mapping[str, Any], now: Mapping[str
         raise RunFolderError(
             f"{out_dir} was started otherwise: {'; '.join(changed)}.",
             "A resumed comparison must equal one that was never interrupted.",
-            remedy="Resume with the same settings and data, or choose another --out.",
+            remedy="Go on with the same settings and data, or choose another --out.",
         )
-
-
-def train_arms(
-    task: Task,
-    *,
-    arms: Sequence[str],
-    seeds: int,
-    jobs: int,
-    folder: ArmsFolder,
-    progress: Progress,
-) -> list[TrainedArm]:
-    """Every arm with every seed, those in the folder taken from there; `jobs` of them at a time."""
-    # Seed by seed, not arm by arm: what is interrupted or watched is balanced over the arms.
-    first_seed = task.start.settings.train.seed
-    wanted = [
-        (name, seed)
-        for seed in range(first_seed, first_seed + seeds)
-        for name in arms
-        if name != "linear"
-    ]
-    finished = folder.finished()
-    missing = [key for key in wanted if key not in finished]
-    if len(missing) < len(wanted):
-        progress.say(f"{len(wanted) - len(missing)} of {len(wanted)} runs are finished already.")
-    linear = [_fit_linear(task, progress=progress)] if "linear" in arms else []
-    if jobs > 1 and len(missing) > 1:
-        runs = _train_side_by_side(task, missing, jobs=jobs, folder=folder, progress=progress)
-    else:
-        runs = _train_in_turn(task, missing, folder=folder, progress=progress)
-    finished |= {(run.name, run.seed): run for run in runs}
-    return linear + [finished[key] for key in wanted]
-
-
-def _fit_linear(task: Task, *, progress: Progress) -> TrainedArm:
-    progress.start("linear arm", total=None)
-    linear = fit_linear(task.train, task.valid, labels=task.labels)
-    progress.finish()
-    assert linear.valid_accuracy is not None, "valid has examples"
-    return TrainedArm("linear", 0, (linear.valid_accuracy,), linear.seconds, linear)
-
-
-def _train_in_turn(
-    task: Task, wanted: Sequence[tuple[str, int]], *, folder: ArmsFolder, progress: Progress
-) -> Iterator[TrainedArm]:
-    for number, (name, seed) in enumerate(wanted, start=1):
-        title = f"{name}, seed {seed} ({number} of {len(wanted)})"
-        yield train_arm(task, name, seed=seed, folder=folder, progress=_Named(progress, title))
-
-
-def _train_side_by_side(
-    task: Task,
-    wanted: Sequence[tuple[str, int]],
-    *,
-    jobs: int,
-    folder: ArmsFolder,
-    progress: Progress,
-) -> Iterator[TrainedArm]:
-    """Each run in a process of its own with its share of the cores.
-
-    Small matrices leave a second thread idle much of the time; a second run does not.
-    """
-    from joblib import Parallel, delayed, parallel_config
-
-    num_threads = max((os.cpu_count() or 1) // jobs, 1)
-    progress.start(f"{len(wanted)} runs, {jobs} at once", total=len(wanted))
-    with parallel_config(backend="loky", inner_max_num_threads=num_threads):
-        results = Parallel(n_jobs=jobs, return_as="generator_unordered")(
-            delayed(train_arm)(task, name, seed=seed, folder=folder) for name, seed in wanted
-        )
-        for run in results:
-            note = f"{run.name}, seed {run.seed}: valid {run.valid_accuracy[-1]:.1%}"
-            progress.advance(note=note)
-            yield run
-    progress.finish()
-
-
-def train_arm(
-    task: Task, name: str, *, seed: int, folder: ArmsFolder, progress: Progress = SILENT
-) -> TrainedArm:
-    """One run of one neural arm, kept in the folder."""
-    settings = replace(task.start.settings, "train", seed=seed, freeze_base=name == "frozen")
-    if settings.train.threads == "auto":
-        # Chosen by the clock, the number would differ between arms and from one time to the next,
-        # and with it the rounding of sums.
-        settings = replace(settings, "train", threads=torch.get_num_threads())
-    origin = dataclasses.replace(task.start, base=None) if name == "scratch" else task.start
-    model, _ = origin.build_model(num_classes=len(task.labels), seed=seed)
-    records = list(
-        train_classifier(
-            model,
-            rows=task.train_rows,
-            valid_rows=task.valid_rows,
-            settings=settings,
-            progress=progress,
-        )
-    )
-    curve = tuple(record.valid_accuracy for record in records)
-    run = TrainedArm(name, seed, curve, records[-1].seconds)
-    folder.save(run, model=model)
-    return run
-
-
-class _Named:
-    """A Progress whose tasks bear the name of the run they belong to."""
-
-    def __init__(self, inner: Progress, name: str) -> None:
-        self._inner, self._name = inner, name
-        self.advance, self.finish, self.say = inner.advance, inner.finish, inner.say
-
-    def start(self, name: str, *, total: float | None) -> None:
-        self._inner.start(self._name, total=total)

@@ -1,8 +1,8 @@
-"""What pre-training must beat, without a network: the linear and the latent arm.
+"""What pre-training must beat, without a network: the linear, the naive Bayes and the latent arm.
 
 Comes in: examples for training and, if there are any, for tuning; for the latent arm text without
-labels, too. Goes out: a LinearModel or LatentModel with the accuracy of every strength tried.
-Letters: K latent dimensions, V terms. Sees no test data; knows no neural network.
+labels, too. Goes out: a member with the accuracy of every strength tried.
+Letters: K latent dimensions, V terms, C classes. Sees no test data; knows no neural network.
 """
 
 import dataclasses
@@ -14,16 +14,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
+from regraft import metrics
 from regraft.errors import DataError
-from regraft.members import Stored, load_member, rebuilding
-from regraft.regression import Member, one_thread, rebuilt_regression, tune, unit_length
+from regraft.members import Stored, load_member, rebuilding, save_member
+from regraft.regression import (
+    REGULARISATIONS,
+    Matrix,
+    Member,
+    TunedRegression,
+    one_thread,
+    rebuilt_regression,
+    tune,
+    unit_length,
+)
 from regraft.runtime import SILENT, Progress, tracked
 from regraft.text import Example, Labels, check_trainable
 
 if TYPE_CHECKING:
     import sklearn.feature_extraction.text
+    import sklearn.linear_model
     import sklearn.pipeline
 
 # From this many examples on, a feature seen in one of them only is noise and is dropped.
@@ -73,11 +84,66 @@ class LinearModel(Member):
 
 
 @dataclass(frozen=True)
+class NaiveBayesModel(Member):
+    """The tuned NB-SVM arm (Wang & Manning 2012): a regression on words that a class prefers.
+
+    Logistic instead of the hinge loss, as Mesnil et al. (2014) do: it gives probabilities. Every
+    class is told from the rest by ratios of its own, which are part of its coefficients here.
+    """
+
+    kind: ClassVar[str] = "nbsvm"
+    words: "sklearn.feature_extraction.text.CountVectorizer" = field(repr=False)
+
+    def probabilities(self, texts: Sequence[str]) -> Float[np.ndarray, "N C"]:
+        """The probability of every label; 0 for a label that train did not have."""
+        if not texts:
+            return np.zeros((0, len(self.labels)))
+        return self.tuned.probabilities(self.words.transform(texts))
+
+    def _features_stored(self) -> Stored:
+        return Stored({}, {}, {"words": self.words.get_feature_names_out().tolist()})
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "NaiveBayesModel":
+        """The member that `save` wrote."""
+        stored = load_member(Path(folder), kind=cls.kind)
+        with rebuilding(Path(folder), kind=cls.kind):
+            words = _present_words(1, vocabulary=stored.terms["words"])
+            tuned = rebuilt_regression(stored, num_features=len(stored.terms["words"]))
+            return cls(tuned, float(stored.facts["seconds"]), words)
+
+
+@dataclass(frozen=True)
 class LatentSpace:
     """Directions in which texts differ most, found without labels (latent semantic analysis)."""
 
+    kind: ClassVar[str] = "space"
     words: "sklearn.feature_extraction.text.TfidfVectorizer" = field(repr=False)
     axes_VK: Float[np.ndarray, "V K"] = field(repr=False)
+
+    def save(self, folder: Path) -> None:
+        """Write a folder of JSON and safetensors, for several regressions in one space."""
+        save_member(folder, self.stored(), kind=self.kind)
+
+    def stored(self) -> Stored:
+        """Its parts, ready for disk."""
+        words = _vectorisers_stored({"words": self.words})
+        return Stored(words.facts, {**words.arrays, "axes": self.axes_VK}, words.terms)
+
+    @classmethod
+    def load(cls, folder: Path) -> "LatentSpace":
+        """The space that `save` wrote."""
+        stored = load_member(folder, kind=cls.kind)
+        with rebuilding(folder, kind=cls.kind):
+            return cls.rebuilt(stored)
+
+    @classmethod
+    def rebuilt(cls, stored: Stored) -> "LatentSpace":
+        """The same space from its parts; ValueError or KeyError if they do not fit."""
+        words, axes_VK = _rebuilt_vectoriser(stored, "words"), stored.arrays["axes"]
+        if len(axes_VK) != len(stored.terms["words"]):
+            raise ValueError(f"there are {len(axes_VK)} axes")
+        return cls(words, axes_VK)
 
     def vectors(self, texts: Sequence[str]) -> Float[np.ndarray, "N K"]:
         """Where the texts lie, as vectors of length 1; zeros for a text of unknown words."""
@@ -98,19 +164,16 @@ class LatentModel(Member):
         return self.tuned.probabilities(self.space.vectors(texts))
 
     def _features_stored(self) -> Stored:
-        words = _vectorisers_stored({"words": self.space.words})
-        return Stored(words.facts, {**words.arrays, "axes": self.space.axes_VK}, words.terms)
+        return self.space.stored()
 
     @classmethod
     def load(cls, folder: str | Path) -> "LatentModel":
         """The member that `save` wrote."""
         stored = load_member(Path(folder), kind=cls.kind)
         with rebuilding(Path(folder), kind=cls.kind):
-            words, axes_VK = _rebuilt_vectoriser(stored, "words"), stored.arrays["axes"]
-            if len(axes_VK) != len(stored.terms["words"]):
-                raise ValueError(f"there are {len(axes_VK)} axes")
-            tuned = rebuilt_regression(stored, num_features=axes_VK.shape[1])
-            return cls(tuned, float(stored.facts["seconds"]), LatentSpace(words, axes_VK))
+            space = LatentSpace.rebuilt(stored)
+            tuned = rebuilt_regression(stored, num_features=space.axes_VK.shape[1])
+            return cls(tuned, float(stored.facts["seconds"]), space)
 
 
 def fit_linear(
@@ -130,17 +193,81 @@ def fit_linear(
     features = _features(len(train))
     try:
         matrix = features.fit_transform([example.text for example in train])
-    except ValueError as error:  # scikit-learn's word for it is "empty vocabulary"
-        raise DataError(
-            f"The {len(train)} training texts, from {train[0].source}, share no words.",
-            "The linear arm counts words and characters.",
-            remedy="Check the text column with `regraft data check`.",
-        ) from error
+    except ValueError as error:
+        raise _no_words(train, arm="linear") from error
     judge = None
     if valid:
         judge = features.transform([example.text for example in valid]), labels.targets(valid)
     tuned = tune(matrix, targets_N, labels=tuple(labels.names), valid=judge, seed=seed)
     return LinearModel(tuned, time.perf_counter() - fit_start, features)
+
+
+def fit_naive_bayes(
+    train: Sequence[Example], valid: Sequence[Example], *, labels: Labels
+) -> NaiveBayesModel:
+    """Fit on train with the C that is best on valid (ties: the smaller loss)."""
+    fit_start = time.perf_counter()
+    targets_N = labels.targets(train)
+    check_trainable(train)
+    words = _present_words(len(train))
+    try:
+        matrix = words.fit_transform([example.text for example in train])
+    except ValueError as error:
+        raise _no_words(train, arm="nbsvm") from error
+    judge, judge_targets = words.transform([e.text for e in valid]), labels.targets(valid)
+    tries = []
+    for strength in REGULARISATIONS:
+        fitted = _fit_ratios(matrix, targets_N, strength=strength)
+        answers_NC = np.zeros((len(valid), len(labels)))
+        answers_NC[:, fitted.classes_] = fitted.predict_proba(judge)
+        right = metrics.accuracy(answers_NC.argmax(axis=1), judge_targets)
+        tries.append((right, -metrics.cross_entropy(answers_NC, judge_targets), fitted, answers_NC))
+    best = max(range(len(tries)), key=lambda place: tries[place][:2])
+    tuned = TunedRegression(
+        labels=tuple(labels.names),
+        regularisation=REGULARISATIONS[best],
+        judged_by="valid",
+        valid_accuracy=tries[best][0],
+        valid_curve=dict(zip(REGULARISATIONS, (right for right, *_ in tries), strict=True)),
+        fitted=tries[best][2],
+        judged_NC=tries[best][3],
+    )
+    return NaiveBayesModel(tuned, time.perf_counter() - fit_start, words)
+
+
+def _fit_ratios(
+    matrix: Matrix, targets_N: Int[np.ndarray, " N"], *, strength: float
+) -> "sklearn.linear_model.LogisticRegression":
+    """One regression a class against the rest, on its ratios; of two classes one is enough."""
+    from sklearn.linear_model import LogisticRegression
+
+    classes = np.unique(targets_N)
+    asked = classes[1:] if len(classes) == 2 else classes
+    coefficients, intercepts = [], []
+    for target in asked:
+        is_it_N = targets_N == target
+        # Add-one smoothing, as in the paper; a text has a word or not.
+        inside_V = 1.0 + np.asarray(matrix[is_it_N].sum(axis=0)).ravel()
+        outside_V = 1.0 + np.asarray(matrix[~is_it_N].sum(axis=0)).ravel()
+        ratios_V = np.log((inside_V / inside_V.sum()) / (outside_V / outside_V.sum()))
+        regression = LogisticRegression(C=strength, max_iter=2_000)
+        with one_thread():
+            regression.fit(matrix.multiply(ratios_V).tocsr(), is_it_N)
+        coefficients.append(regression.coef_[0] * ratios_V)
+        intercepts.append(regression.intercept_[0])
+    together = LogisticRegression(C=strength)
+    together.coef_, together.intercept_ = np.stack(coefficients), np.array(intercepts)
+    together.classes_, together.n_features_in_ = classes, matrix.shape[1]
+    return together
+
+
+def _no_words(train: Sequence[Example], *, arm: str) -> DataError:
+    """scikit-learn's word for it is "empty vocabulary"."""
+    return DataError(
+        f"The {len(train)} training texts, from {train[0].source}, share no words.",
+        f"The {arm} arm counts words{' and characters' if arm == 'linear' else ''}.",
+        remedy="Check the text column with `regraft data check`.",
+    )
 
 
 def fit_latent(
@@ -227,6 +354,21 @@ def _features(num_examples: int) -> "sklearn.pipeline.FeatureUnion":
         analyzer="char_wb", ngram_range=(2, 5), min_df=min_df, sublinear_tf=True
     )
     return FeatureUnion([("words", words), ("characters", characters)])
+
+
+def _present_words(
+    num_examples: int, *, vocabulary: Sequence[str] | None = None
+) -> "sklearn.feature_extraction.text.CountVectorizer":
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    return CountVectorizer(
+        ngram_range=(1, 2),
+        min_df=2 if num_examples >= _RARE_FEATURES_FROM else 1,
+        binary=True,
+        token_pattern=_WORD_PATTERN,
+        vocabulary=vocabulary,
+        dtype=np.float64,
+    )
 
 
 def _latent_words(num_documents: int) -> "sklearn.feature_extraction.text.TfidfVectorizer":

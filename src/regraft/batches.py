@@ -4,6 +4,7 @@ Comes in: documents or examples and a tokenizer. Goes out: `Rows` that build any
 numbers, and `epoch_order`, a pure function of (seed, epoch). Knows nothing of models or losses.
 """
 
+import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -138,8 +139,21 @@ class ExampleRows:
         self._ids = [np.array(row, dtype=np.int64) for row in rows]
         self.targets = np.array(targets, dtype=np.int64)
         room = data.max_length - tokenizer.num_framing
-        self.num_cut = sum(len(ids) > room for ids in encoded)
+        self._is_cut = np.array([len(ids) > room for ids in encoded], dtype=np.bool_)
         self.lengths = np.array([len(ids) for ids in self._ids], dtype=np.int64)
+
+    @property
+    def num_cut(self) -> int:
+        """How many texts are longer than a row."""
+        return int(self._is_cut.sum())
+
+    def subset(self, numbers: NDArray[np.int64]) -> "ExampleRows":
+        """Some of the rows, in this order, without encoding them again."""
+        part = copy.copy(self)
+        part._ids = [self._ids[number] for number in numbers]
+        part._is_cut = self._is_cut[numbers]
+        part.targets, part.lengths = self.targets[numbers], self.lengths[numbers]
+        return part
 
     def batch(self, numbers: NDArray[np.int64]) -> Batch:
         """Texts padded to the longest of them, with their classes."""

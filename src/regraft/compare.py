@@ -1,77 +1,74 @@
-"""Was the pre-training worth it? Arms that differ in one thing, seeds, paired tests, a verdict.
+"""Was the pre-training worth it? Arms that differ in one thing, seeds, label curves, a verdict.
 
-Comes in: a base, three labelled files, settings. Goes out: a `Comparison`, ready for report.py.
-All arms see the same batches for the same budget (arms.py); the test file is read once, after every
-arm is trained. Draws nothing and prints nothing.
+Comes in: bases, three labelled files, settings. Goes out: a `Comparison`, ready for report. All
+arms see the same subsets and batches for the same budget (stages.py); the test file is read once,
+after every choice is frozen (seal.py). Draws nothing and prints nothing.
 """
 
 import contextlib
+import dataclasses
 import json
+import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from regraft.arms import (
+    FIRST,
+    Arm,
     ArmsFolder,
+    Cell,
     Task,
-    TrainedArm,
+    TrainedCell,
     build_task,
+    parse_arms,
+    plan_cells,
     refuse_changes,
     task_facts,
-    train_arms,
 )
 from regraft.bases import read_base_settings
-from regraft.batches import example_rows
 from regraft.config import Settings, resolve, settings_to_dict
-from regraft.errors import ConfigError, DataError, RunFolderError
-from regraft.evaluate import class_probabilities, cut_share
-from regraft.evidence import (
-    REPORT_NAME,
-    ArmSummary,
-    Comparison,
-    Mistake,
-    PairedTest,
+from regraft.errors import DataError, RunFolderError
+from regraft.evaluate import cut_share
+from regraft.evidence import REPORT_NAME, Comparison
+from regraft.finetune import load_splits, start_from_base
+from regraft.presets import ARMS, DEFAULT_ARMS
+from regraft.request import (
+    Grid,
+    Request,
+    check_files,
+    check_request,
+    load_comparison,
+    refuse_other_data,
+    settings_for,
 )
-from regraft.finetune import examples_fingerprint, load_splits, start_from_base
-from regraft.metrics import (
-    Interval,
-    accuracy_interval,
-    confusion,
-    difference_interval,
-    expected_calibration_error,
-    is_collapsed,
-    macro_f1,
-    mcnemar_test,
-    paired_permutation_test,
+from regraft.runtime import SILENT, Progress, environment, fingerprint
+from regraft.seal import LEDGER_NAME, Opened, leaked, open_sealed
+from regraft.stages import Stage, Workforce, answer_cells, load_answers, train_cells
+from regraft.subsets import rare_classes, settled_sizes
+from regraft.summaries import (
+    Exam,
+    SeedRun,
+    arm_summary,
+    correct,
+    curve_point,
+    doubts,
+    mistakes,
+    paired_tests,
+    split,
+    split_warnings,
+    warnings,
 )
-from regraft.presets import ARMS
-from regraft.runtime import SILENT, Progress, environment
-from regraft.text import (
-    Example,
-    Labels,
-    check_labels_known,
-    check_readable,
-    find_leaks,
-    load_examples,
-)
+from regraft.text import check_labels_known, check_readable, normalised, read_documents
 from regraft.verdict import judge
-
-NUM_MISTAKES = 12
-
-
-@dataclass(frozen=True)
-class SeedRun:
-    """One training of one arm: accuracy on valid by epoch, probabilities on test, cost."""
-
-    seed: int
-    valid_accuracy: tuple[float, ...]
-    test_probabilities: NDArray[np.float64]
-    seconds: float
+from regraft.workers import cluster_size
 
 
 def compare(
@@ -83,118 +80,131 @@ def compare(
     out: str | Path | None = None,
     seeds: int = 3,
     settings: Settings | None = None,
-    arms: Sequence[str] = tuple(ARMS),
+    arms: Sequence[str] | None = None,
+    more_bases: Mapping[str, str | Path] | None = None,
+    labels: Sequence[int | None] = (None,),
+    grid: Grid = "none",
+    texts: Sequence[str | Path] = (),
     jobs: int = 1,
+    cluster: str | None = None,
     resume: bool = False,
     command: str = "",
     progress: Progress = SILENT,
 ) -> Comparison:
-    """Train every arm with every seed on the same batches, then open the test file once.
+    """Train every arm with every seed and number of labels, then open the test file once.
 
-    With a folder `out`, finished runs are kept there until `write_report` writes the report beside
-    them; with `resume` they are not trained again, and a comparison that has its report is given
-    back as it is. With `jobs`, as many runs at a time, each in a process of its own. Sums are then
-    rounded in another order: results are repeated exactly with the same number of jobs.
+    `arms` are names of presets.ARMS; those of a base in `more_bases` take its name, as in
+    `pretrained:NAME`. `labels` are sizes of nested subsets, None for all. With the `grid` small,
+    networks choose among three learning rates on valid; shallow arms choose a strength always.
+    `texts` are files without labels: the latent arm reads them, and the test file is searched for
+    leaks from them.
+
+    With a folder `out`, what is finished is kept there until `write_report` writes the report
+    beside it: a comparison that was killed goes on when it is called again, and one that has its
+    report is given back with `resume`. With `jobs`, as many runs at a time, each in a process of
+    its own; with `cluster`, the address of a Dask scheduler, on its workers. Sums are rounded
+    differently on another number of threads: results are repeated exactly with the same jobs.
     """
-    _check_request(arms, seeds=seeds, jobs=jobs)
+    bases = {FIRST: Path(base)} | {name: Path(p) for name, p in (more_bases or {}).items()}
+    if arms is None:
+        arms = ("pretrained", *(f"pretrained:{name}" for name in bases if name), *DEFAULT_ARMS[1:])
+    parse_arms(arms, bases=[name for name in bases if name])
+    settings = settings or resolve("finetune", base=read_base_settings(Path(base)))
+    request = Request(
+        bases=bases,
+        settings={
+            name: settings_for(path, like=settings) if name else settings
+            for name, path in bases.items()
+        },
+        train=Path(train),
+        valid=None if valid is None else Path(valid),
+        test=Path(test),
+        texts=tuple(map(Path, texts)),
+        arms=tuple(arms),
+        seeds=seeds,
+        labels=tuple(labels),
+        grid=grid,
+    )
+    return run_request(
+        request,
+        out=out,
+        jobs=jobs,
+        cluster=cluster,
+        resume=resume,
+        command=command,
+        progress=progress,
+    )
+
+
+def run_request(
+    request: Request,
+    *,
+    out: str | Path | None,
+    jobs: int = 1,
+    cluster: str | None = None,
+    resume: bool = False,
+    command: str = "",
+    like: Comparison | None = None,
+    progress: Progress = SILENT,
+) -> Comparison:
+    """What `compare` does once its request is complete.
+
+    `like` is a comparison to be repeated: other data than it had are refused.
+    """
+    check_request(request, jobs=jobs)
+    arms = parse_arms(request.arms, bases=[name for name in request.bases if name])
     with contextlib.ExitStack() as stack:
+        ledger_path = None
         if out is None:
             temporary = tempfile.TemporaryDirectory(prefix="regraft-compare-")
             out_dir = Path(stack.enter_context(temporary))
         else:
             out_dir = Path(out)
+            ledger_path = out_dir.absolute().parent / LEDGER_NAME
             _check_out(out_dir, resume=resume)
-        # Only that it can be read: what it holds stays sealed until every arm is trained.
-        check_readable(Path(test))
-        settings = settings or resolve("finetune", base=read_base_settings(Path(base)))
-        _check_budget(settings)
-        start = start_from_base(Path(base), settings=settings)
-        settings = start.settings
-        train_examples, valid_examples = load_splits(
-            train, valid=valid, settings=settings, progress=progress
-        )
-        task = build_task(start, train=train_examples, valid=valid_examples)
+        # Only that it can be read: what it holds stays sealed until every choice is frozen.
+        check_readable(request.test)
+        check_files(request)
+        workforce = _workforce(request, jobs=jobs, cluster=cluster)
+        task = _build_task(request, progress=progress)
+        if like is not None:
+            refuse_other_data(like, task=task, request=request)
+        sizes = settled_sizes(request.labels, examples=task.train)
+        first_seed = task.start.settings.train.seed
+        seeds = range(first_seed, first_seed + request.seeds)
+        cells = plan_cells(arms, sizes=sizes, seeds=seeds, num_train=len(task.train))
+        folder = ArmsFolder(out_dir)
         if (out_dir / REPORT_NAME).exists():
-            there = _load_comparison(out_dir / REPORT_NAME)
-            _refuse_other(out_dir, there, task=task, test=test, arms=arms, seeds=seeds)
+            there = load_comparison(out_dir / REPORT_NAME)
+            _refuse_other(out_dir, there, task=task, request=request)
+            folder.discard()
             progress.say(f"{out_dir} is complete already.")
             return there
 
-        folder = ArmsFolder(out_dir)
-        stack.enter_context(folder.opened(task, resume=resume))
-        trained = train_arms(
-            task, arms=arms, seeds=seeds, jobs=jobs, folder=folder, progress=progress
-        )
+        facts = task_facts(task, grid=request.grid)
+        stack.enter_context(folder.opened(facts))
+        by_name = {arm.name: arm for arm in arms}
+        stage = Stage(task, by_name, request.grid, folder, workforce, progress)
+        trained = train_cells(stage, cells, num_test=_num_test(request, task))
         # Every choice is made: now, and only now, the test file is read.
-        test_examples = load_examples(test, data=settings.data)
-        check_labels_known(test_examples, task.labels)
-        runs = _test_arms(
-            trained, test_examples=test_examples, task=task, folder=folder, progress=progress
+        opened = open_sealed(
+            request.test,
+            data=task.start.settings.data,
+            choices=_choices(facts, trained),
+            command=command,
+            ledger_path=ledger_path,
         )
-
-    leaks = find_leaks([[*task.train, *task.valid], test_examples], progress=progress)
-    leaked = {(leak.source, leak.row) for leak in leaks}
-    clean_N = np.array([(e.source, e.row) not in leaked for e in test_examples])
-    if not clean_N.any():
-        raise DataError(
-            f"Every example of {test} is also in train or valid, exactly or nearly.",
-            "A test on what was learned by heart shows nothing.",
-            remedy="Give another --test; with --resume the trained runs are used again.",
-        )
-    targets_N = task.labels.targets(test_examples)
-    summaries = tuple(
-        _summary(name, arm_runs, targets_N=targets_N, clean_N=clean_N, num_classes=len(task.labels))
-        for name, arm_runs in runs.items()
-    )
-    tests = _paired_tests(runs, targets_N=targets_N)
-    kind, verdict = judge(summaries, tests)
-    assert start.base is not None
-    return Comparison(
-        verdict=verdict,
-        verdict_kind=kind,
-        arms=summaries,
-        tests=tests,
-        labels=task.labels.names,
-        num_train=len(train_examples),
-        num_valid=len(valid_examples),
-        num_test=len(test_examples),
-        num_test_leaks=int((~clean_N).sum()),
-        cut_share=cut_share(task.train_rows),
-        settings=settings_to_dict(settings),
-        environment=environment(),
-        fingerprints={
-            **task.fingerprints,
-            "test": examples_fingerprint(test_examples),
-            "text": start.base.info.fingerprints.get("text", ""),
-        },
-        command=command,
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        base={"run_dir": str(base), **start.base.info.result},
-        mistakes=_mistakes(runs, test_examples=test_examples, labels=task.labels),
-        warnings=_warnings(summaries, seeds=seeds, num_test_leaks=int((~clean_N).sum())),
-    )
-
-
-def _check_request(arms: Sequence[str], *, seeds: int, jobs: int) -> None:
-    unknown = [name for name in arms if name not in ARMS]
-    if unknown or not arms or len(set(arms)) != len(arms):
-        raise ConfigError(
-            f"Cannot compare the arms {', '.join(map(repr, arms)) or 'none'}.",
-            f"Arms are {', '.join(ARMS)}, each at most once.",
-            remedy="Mend --arms.",
-        )
-    if seeds < 1:
-        raise ConfigError(f"--seeds is {seeds}.", "It must be 1 or more.", remedy="Use 3 or more.")
-    if jobs < 1:
-        raise ConfigError(f"--jobs is {jobs}.", "It must be 1 or more.", remedy="Use 1 or 2.")
-
-
-def _check_budget(settings: Settings) -> None:
-    if settings.train.minutes is not None:
-        raise ConfigError(
-            f"Arms cannot be compared by the clock: train.minutes is {settings.train.minutes:g}.",
-            "The faster arm would see more batches; a fair budget is the same batches for all.",
-            remedy="Give --epochs or --steps.",
+        check_labels_known(opened.examples, task.labels)
+        found = _find_leaks(request, opened, task=task, progress=progress)
+        texts = [example.text for example in opened.examples]
+        answer_cells(stage, cells, test=opened.fingerprint, texts=texts)
+        return _comparison(
+            request,
+            stage,
+            trained,
+            opened=opened,
+            leaks=found,
+            command=command,
         )
 
 
@@ -206,170 +216,235 @@ def _check_out(out_dir: Path, *, resume: bool) -> None:
             "A comparison is written into a folder.",
             remedy="Choose another --out.",
         )
-    if (out_dir / REPORT_NAME).exists() and not resume:
+    # Killed between its report and its farewell, a comparison has ended all the same.
+    is_left = ArmsFolder(out_dir).path.exists()
+    if (out_dir / REPORT_NAME).exists() and not resume and not is_left:
         raise RunFolderError(
             f"{out_dir} already holds a report.",
             remedy="Choose another --out, or remove the folder.",
         )
 
 
-def _load_comparison(path: Path) -> Comparison:
-    try:
-        return Comparison.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunFolderError(
-            f"{path} cannot be read: {error}.",
-            "Expected the report of a comparison.",
-            remedy="Choose another --out, or remove the file.",
-        ) from error
+def _workforce(request: Request, *, jobs: int, cluster: str | None) -> Workforce:
+    asked = request.settings[FIRST].train.threads
+    if cluster is not None:
+        return Workforce(cluster_size(cluster), 1 if asked == "auto" else asked, cluster)
+    # Chosen by the clock, the number would differ between arms and from one time to the next, and
+    # with it the rounding of sums.
+    threads = torch.get_num_threads() if jobs == 1 else max((os.cpu_count() or 1) // jobs, 1)
+    return Workforce(jobs, threads if asked == "auto" else asked)
 
 
-def _refuse_other(
-    out_dir: Path,
-    there: Comparison,
-    *,
-    task: Task,
-    test: str | Path,
-    arms: Sequence[str],
-    seeds: int,
-) -> None:
+def _build_task(request: Request, *, progress: Progress) -> Task:
+    settings = request.settings[FIRST]
+    starts = {
+        name: start_from_base(path, settings=request.settings[name])
+        for name, path in request.bases.items()
+    }
+    train, valid = load_splits(
+        request.train, valid=request.valid, settings=settings, progress=progress
+    )
+    documents = read_documents(request.texts, data=settings.data)
+    text = fingerprint(document.text for document in documents) if request.texts else ""
+    return build_task(starts, train=train, valid=valid, text_paths=request.texts, text=text)
+
+
+def _num_test(request: Request, task: Task) -> int:
+    """About how many examples the sealed file holds, by its size; only the time left asks."""
+    sizes = {path: path.stat().st_size for path in (request.train, request.test) if path.is_file()}
+    if len(sizes) < 2:
+        return len(task.valid)
+    return round(len(task.train) * sizes[request.test] / max(sizes[request.train], 1))
+
+
+def _choices(facts: Mapping[str, Any], trained: Mapping[Cell, TrainedCell]) -> str:
+    """A hash of everything that was decided before the test file was opened."""
+    runs = [dataclasses.asdict(run) for run in trained.values()]
+    return fingerprint([json.dumps([facts, runs], sort_keys=True, default=str)])
+
+
+@dataclass(frozen=True)
+class _Leaks:
+    """Which test examples are also among the labelled ones, and which in the text."""
+
+    labelled_N: NDArray[np.bool_]
+    text_N: NDArray[np.bool_] | None
+
+    @property
+    def clean_N(self) -> NDArray[np.bool_]:  # noqa: N802
+        return ~self.labelled_N if self.text_N is None else ~(self.labelled_N | self.text_N)
+
+
+def _find_leaks(request: Request, opened: Opened, *, task: Task, progress: Progress) -> _Leaks:
+    labelled_N = leaked(opened.examples, [*task.train, *task.valid], progress=progress)
+    if labelled_N.all():
+        raise DataError(
+            f"Every example of {request.test} is also in train or valid, exactly or nearly.",
+            "A test on what was learned by heart shows nothing.",
+            remedy="Give another --test; the trained runs are used again.",
+        )
+    if not request.texts:
+        return _Leaks(labelled_N, None)
+    documents = read_documents(request.texts, data=task.start.settings.data)
+    return _Leaks(labelled_N, leaked(opened.examples, documents, progress=progress))
+
+
+def _refuse_other(out_dir: Path, there: Comparison, *, task: Task, request: Request) -> None:
     """Refuse to take a finished comparison for one of other arms, seeds, settings or data."""
-    # Nothing is trained any more that could learn from the test file.
-    test_examples = load_examples(test, data=task.start.settings.data)
-    wanted = sorted((name, 1 if name == "linear" else seeds) for name in arms)
-    found = sorted((arm.name, arm.num_seeds) for arm in there.arms)
+    wanted = {name: request.to_dict()[name] for name in ("arms", "seeds", "labels")}
+    found = {name: (there.request or {}).get(name) for name in wanted}
     if wanted != found:
-        told = ", ".join(f"{name} {num_seeds}" for name, num_seeds in found)
+        changed = [f"{name} {found[name]}" for name in wanted if wanted[name] != found[name]]
         raise RunFolderError(
-            f"{out_dir} already holds a report of other arms or seeds: {told}.",
+            f"{out_dir} already holds a report of other {', '.join(changed)}.",
             remedy="Choose another --out, or remove the folder.",
         )
-    now = task_facts(task)
-    now["fingerprints"]["test"] = examples_fingerprint(test_examples)
-    before = {"settings": there.settings, "fingerprints": there.fingerprints}
+    now = task_facts(task, grid=request.grid)
+    before = {
+        "settings": there.settings,
+        "more": {"grid": (there.request or {}).get("grid")},
+        "fingerprints": there.fingerprints,
+    }
+    now["more"] = {"grid": request.grid}
+    if (there.request or {}).get("test_file") != request.to_dict()["test_file"]:
+        now["fingerprints"]["test"] = "another file"
     refuse_changes(out_dir, before=before, now=now)
 
 
-def _test_arms(
-    trained: Sequence[TrainedArm],
+def _comparison(
+    request: Request,
+    stage: Stage,
+    trained: Mapping[Cell, TrainedCell],
     *,
-    test_examples: Sequence[Example],
-    task: Task,
-    folder: ArmsFolder,
-    progress: Progress,
-) -> dict[str, list[SeedRun]]:
-    start = task.start
-    rows = example_rows(
-        test_examples, labels=task.labels, tokenizer=start.tokenizer, data=start.settings.data
+    opened: Opened,
+    leaks: _Leaks,
+    command: str,
+) -> Comparison:
+    task = stage.task
+    exam = Exam(
+        examples=opened.examples,
+        labels=task.labels,
+        targets_N=task.labels.targets(opened.examples),
+        valid_targets_N=task.labels.targets(task.valid),
+        clean_N=leaks.clean_N,
     )
-    runs: dict[str, list[SeedRun]] = {name: [] for name in ARMS}
-    model, _ = start.build_model(num_classes=len(task.labels), seed=0)
-    progress.start("test", total=len(trained) * len(test_examples))
-    for run in trained:
-        if run.linear is not None:
-            probabilities_NC = run.linear.probabilities([e.text for e in test_examples])
-            progress.advance(len(test_examples))
-        else:
-            folder.load(run, into=model)
-            probabilities_NC = class_probabilities(model, rows, on_batch=progress.advance)
-        runs[run.name].append(SeedRun(run.seed, run.valid_accuracy, probabilities_NC, run.seconds))
-    progress.finish()
-    return {name: arm_runs for name, arm_runs in runs.items() if arm_runs}
+    largest = max(cell.num_labels for cell in trained)
 
+    def runs_of(name: str, num_labels: int) -> list[SeedRun]:
+        """Read when asked for: no more than one arm's answers are in memory at a time."""
+        runs = []
+        for cell, run in trained.items():
+            if (cell.arm, cell.num_labels) == (name, num_labels):
+                answers = load_answers(stage.folder, cell, test=opened.fingerprint)
+                runs.append(
+                    SeedRun(
+                        cell=cell,
+                        valid_accuracy=run.valid_accuracy,
+                        seconds=run.seconds,
+                        chosen=run.chosen,
+                        valid_NC=answers["valid"],
+                        test_NC=answers["test"],
+                    )
+                )
+        return runs
 
-def _correct(runs: Sequence[SeedRun], targets_N: NDArray[np.int64]) -> NDArray[np.bool_]:
-    return np.stack([run.test_probabilities.argmax(axis=1) == targets_N for run in runs])
-
-
-def _summary(
-    name: str,
-    runs: Sequence[SeedRun],
-    *,
-    targets_N: NDArray[np.int64],
-    clean_N: NDArray[np.bool_],
-    num_classes: int,
-) -> ArmSummary:
-    correct_SN = _correct(runs, targets_N)
-    predictions = [run.test_probabilities.argmax(axis=1) for run in runs]
-    finals = [run.valid_accuracy[-1] for run in runs]
-    return ArmSummary(
-        name=name,
-        description=ARMS[name],
-        num_seeds=len(runs),
-        valid_accuracy=Interval(float(np.mean(finals)), min(finals), max(finals)),
-        test_accuracy=accuracy_interval(correct_SN),
-        test_accuracy_without_leaks=(
-            accuracy_interval(correct_SN[:, clean_N]) if clean_N.any() else None
+    # The base arm comes first in the tests, wherever it was named.
+    names = sorted(stage.arms, key=lambda name: name != "pretrained")
+    sizes = sorted({cell.num_labels for cell in trained})
+    curve = tuple(
+        curve_point(name, runs_of(name, size), exam=exam, num_labels=size)
+        for name in stage.arms
+        for size in (sizes if len(sizes) > 1 else ())
+    )
+    summaries = tuple(
+        arm_summary(
+            name,
+            runs_of(name, largest),
+            exam=exam,
+            description=_description(arm, request),
+        )
+        for name, arm in stage.arms.items()
+    )
+    tests = paired_tests({name: correct(runs_of(name, largest), exam) for name in names})
+    kind, verdict = judge(summaries, tests)
+    rows, valid_rows = task.rows[FIRST]
+    test_rows = stage.rows_of([example.text for example in opened.examples])
+    splits = (
+        split("train", task.train, labels=task.labels, cut_share=cut_share(rows)),
+        split("valid", task.valid, labels=task.labels, cut_share=cut_share(valid_rows)),
+        split("test", opened.examples, labels=task.labels, cut_share=cut_share(test_rows)),
+    )
+    num_leaks = int(leaks.labelled_N.sum())
+    base = task.start.base
+    assert base is not None
+    return Comparison(
+        verdict=verdict,
+        verdict_kind=kind,
+        arms=summaries,
+        tests=tests,
+        labels=task.labels.names,
+        num_train=len(task.train),
+        num_valid=len(task.valid),
+        num_test=len(opened.examples),
+        num_test_leaks=num_leaks,
+        cut_share=cut_share(rows),
+        settings=settings_to_dict(task.start.settings),
+        environment=environment(),
+        fingerprints={
+            **task.fingerprints,
+            "test": opened.fingerprint,
+            "text": base.info.fingerprints.get("text", ""),
+        },
+        command=command,
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        base={"run_dir": str(request.bases[FIRST]), **base.info.result},
+        mistakes=mistakes(runs_of(names[0], largest), exam=exam),
+        warnings=(
+            *warnings(summaries, curve, seeds=request.seeds, num_leaks=num_leaks),
+            *_data_warnings(request, task=task, leaks=leaks, opened=opened, smallest=sizes[0]),
+            *split_warnings(splits),
         ),
-        macro_f1=float(
-            np.mean([macro_f1(p, targets_N, num_classes=num_classes) for p in predictions])
+        curve=curve,
+        smallest_difference=max((test.smallest_difference or 0.0 for test in tests), default=None),
+        num_text_leaks=None if leaks.text_N is None else int(leaks.text_N.sum()),
+        label_doubts=doubts(
+            [run for name in names[:2] for run in runs_of(name, largest)], exam=exam
         ),
-        calibration_error=float(
-            np.mean([expected_calibration_error(run.test_probabilities, targets_N) for run in runs])
-        ),
-        seconds=float(np.mean([run.seconds for run in runs])),
-        num_collapsed=sum(is_collapsed(p, num_classes=num_classes) for p in predictions),
-        valid_curves=tuple(run.valid_accuracy for run in runs),
-        confusion=np.sum(
-            [confusion(p, targets_N, num_classes=num_classes) for p in predictions], axis=0
-        ).tolist(),
+        splits=splits,
+        openings=opened.openings,
+        request=request.to_dict(),
     )
 
 
-def _paired_tests(
-    runs: dict[str, list[SeedRun]], *, targets_N: NDArray[np.int64]
-) -> tuple[PairedTest, ...]:
-    """The base arm against every other; without it, the first arm against the rest."""
-    first = "pretrained" if "pretrained" in runs else next(iter(runs))
-    correct = {name: _correct(arm_runs, targets_N) for name, arm_runs in runs.items()}
-    return tuple(
-        PairedTest(
-            first=first,
-            second=name,
-            difference=difference_interval(correct[first], correct[name]),
-            p_permutation=paired_permutation_test(correct[first], correct[name]),
-            p_mcnemar=mcnemar_test(correct[first][0], correct[name][0]),
-        )
-        for name in runs
-        if name != first
-    )
+def _description(arm: Arm, request: Request) -> str:
+    told = ARMS[arm.kind]
+    if arm.kind == "latent" and not request.texts:
+        told = told.replace("text without labels", "the training texts")
+    return f"{told}; the base is {arm.base}" if arm.base else told
 
 
-def _mistakes(
-    runs: dict[str, list[SeedRun]], *, test_examples: Sequence[Example], labels: Labels
-) -> tuple[Mistake, ...]:
-    """The most confident errors of the base arm, by its mean probabilities over seeds."""
-    arm = runs.get("pretrained") or next(iter(runs.values()))
-    probabilities_NC = np.mean([run.test_probabilities for run in arm], axis=0)
-    predictions_N = probabilities_NC.argmax(axis=1)
-    wrong = np.flatnonzero(predictions_N != labels.targets(test_examples))
-    wrong = wrong[np.argsort(-probabilities_NC[wrong].max(axis=1))][:NUM_MISTAKES]
-    return tuple(
-        Mistake(
-            text=test_examples[i].text,
-            label=test_examples[i].label,
-            predicted=labels.names[predictions_N[i]],
-            probability=float(probabilities_NC[i].max()),
+def _data_warnings(
+    request: Request, *, task: Task, leaks: _Leaks, opened: Opened, smallest: int
+) -> tuple[str, ...]:
+    told = []
+    if leaks.text_N is not None and leaks.text_N.any():
+        told.append(
+            f"{int(leaks.text_N.sum())} of the test examples are also, exactly or nearly, in the "
+            "text without labels; scores are given with and without them."
         )
-        for i in wrong.tolist()
-    )
-
-
-def _warnings(arms: Sequence[ArmSummary], *, seeds: int, num_test_leaks: int) -> tuple[str, ...]:
-    warnings = []
-    if seeds == 1:
-        warnings.append(
-            "One seed: intervals cover the test examples only, not the luck of a training run."
+    seen = {normalised(example.text) for example in task.train}
+    num_shared = sum(normalised(example.text) in seen for example in task.valid)
+    if num_shared:
+        told.append(
+            f"{num_shared} of the valid examples are also in train: what was chosen on valid was "
+            "chosen on what is known."
         )
-    for arm in arms:
-        if arm.num_collapsed:
-            warnings.append(
-                f"{arm.num_collapsed} of {arm.num_seeds} runs of the {arm.name} arm collapsed: "
-                "they predict one class almost always."
-            )
-    if num_test_leaks:
-        warnings.append(
-            f"{num_test_leaks} of the test examples are also, exactly or nearly, in train or "
-            "valid; scores are given with and without them."
+    if smallest < len(task.train):
+        seed = task.start.settings.train.seed
+        told += rare_classes(task.train, smallest=smallest, seed=seed)
+    if len(opened.openings) > 1:
+        told.append(
+            f"The test file has been opened {len(opened.openings)} times. What was changed after "
+            "a look at it fits it better than it fits new examples."
         )
-    return tuple(warnings)
+    return tuple(told)

@@ -48,7 +48,7 @@ _BAG: dict[str, dict[str, Any]] = {
     },
     "objective": {"kind": "contrast"},
     "head": {"pooling": "mean"},
-    "tokenizer": {"size": 32_768},
+    "tokenizer": {"kind": "words", "size": 32_768},
     "data": {"max_length": 1024},
 }
 PRESETS: dict[str, dict[Recipe, dict[str, dict[str, Any]]]] = {
@@ -105,10 +105,17 @@ SIZES: dict[str, tuple[int, int, int]] = {
     "base": (512, 8, 8),
 }
 
-# The arms of a comparison, and what each is.
+# The arms of a comparison, and what each is. Those of a base take `:NAME` for one of several.
 ARMS = {
     "pretrained": "the base with a new head, everything trained",
     "scratch": "the same model with new random weights",
     "frozen": "the base untouched, only its new head trained",
     "linear": "TF-IDF of words and characters + logistic regression, tuned on valid",
+    "nbsvm": "naive Bayes ratios of words and pairs + logistic regression (NB-SVM), tuned on valid",
+    "latent": "TF-IDF + SVD of text without labels + logistic regression, tuned on valid",
+    "embedding": "mean vectors of the untouched base + logistic regression, tuned on valid",
+    "lstm": "a new bidirectional LSTM on the tokens of the base",
+    "cnn": "a new convolution over the tokens of the base (Kim 2014)",
 }
+DEFAULT_ARMS = ("pretrained", "scratch", "frozen", "linear")
+ARMS_OF_A_BASE = ("pretrained", "scratch", "frozen", "embedding")

@@ -553,7 +553,7 @@ def test_error_in_a_worker_process_is_told_as_in_our_own(
     shared_base: Path, splits: dict[str, Path], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    blocked = out / "arms" / "frozen-0.safetensors"
+    blocked = out / "arms" / "frozen" / "32-0.safetensors"
     blocked.mkdir(parents=True)
     files = [f"--{name}={path}" for name, path in splits.items()]
     command = ["compare", "--base", shared_base, *files, "--out", out, SHORT, "--epochs", 1]

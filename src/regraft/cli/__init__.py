@@ -10,7 +10,20 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from regraft.cli import data, export, fit, show, terminal, tokenizer, train, use
+from regraft.cli import (
+    compare,
+    course,
+    data,
+    explain,
+    export,
+    fit,
+    serve,
+    show,
+    terminal,
+    tokenizer,
+    train,
+    use,
+)
 from regraft.errors import RegraftError
 from regraft.runtime import keep_memory, share_cores
 
@@ -20,14 +33,17 @@ _ORDER = (
         "compare",
         "evaluate",
         "predict",
+        "explain",
         "generate",
         "fill",
         "export",
+        "serve",
         "attention",
         "picture",
         "params",
         "settings",
         "bench",
+        "course",
     ),
 )
 EXIT_MISTAKE = 2
@@ -89,17 +105,25 @@ app.command()(tokenizer.tokenize)
 app.command()(train.pretrain)
 app.command("import")(train.import_)
 app.command()(train.finetune)
-app.command()(train.compare)
+app.command()(compare.compare)
 app.command()(use.evaluate)
 app.command()(use.predict)
+app.command()(explain.explain)
 app.command()(use.generate)
 app.command()(use.fill)
 app.command()(export.export)
+app.command()(serve.serve)
 app.command()(show.attention)
 app.command()(show.picture)
 app.command()(show.params)
 app.command()(show.settings)
 app.command()(train.bench)
+
+_course = typer.Typer(**_LOOKS)
+_course.command("list")(course.list_questions)
+_course.command()(course.notebooks)
+_course.command()(course.check)
+app.add_typer(_course, name="course", help="Learn how it works: chapters to run, answers checked.")
 
 
 def _show_version(asked: bool) -> bool:

@@ -1,9 +1,7 @@
-"""The commands that train: `regraft pretrain`, `finetune`, `compare`, `bench` and `demo`."""
+"""The commands that train: `regraft pretrain`, `finetune`, `bench` and `demo`."""
 
 import itertools
 import os
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -13,19 +11,27 @@ from regraft.cli import options, results, terminal
 from regraft.cli.options import data_flags, settings_from, train_flags
 from regraft.config import Settings
 from regraft.errors import ConfigError
-from regraft.presets import ARMS
 from regraft.runtime import Progress
 
 SCRATCH = "scratch"
-_BASES = "Pre-trained run folder, Hugging Face folder, or the lab's .pt file"
+BASES = "Pre-trained run folder, Hugging Face folder, or the lab's .pt file"
 
-_TRAIN = typer.Option("--train", metavar="FILE", help="Examples to learn from.", show_default=False)
-_VALID = typer.Option("--valid", metavar="FILE", help="Examples to watch.", show_default=False)
+TRAIN = typer.Option("--train", metavar="FILE", help="Examples to learn from.", show_default=False)
+VALID = typer.Option("--valid", metavar="FILE", help="Examples to watch.", show_default=False)
 
 
 def pretrain(
     texts: options.Texts,
     out: options.RunOut,
+    base: Annotated[
+        Path | None,
+        typer.Option(
+            "--base",
+            metavar="RUN",
+            help="Pre-trained run folder to go on from: its weights, tokenizer and objective.",
+            show_default=False,
+        ),
+    ] = None,
     tokenizer: options.TokenizerPath = None,
     objective: options.Objective = None,
     size: options.Size = None,
@@ -50,13 +56,17 @@ def pretrain(
     Example:
       regraft pretrain reviews.txt --out runs/base --minutes 10
       regraft pretrain reviews.txt --out runs/base --minutes 10 --resume
+      regraft pretrain books.txt --base runs/base --out runs/books --minutes 5
     """
+    _check_shape(base, size=size, tokenizer=tokenizer, remedy="pre-train without a base")
+    check_preset_of(base, preset=preset, config=config)
     settings = settings_from(
         "pretrain",
         preset=preset,
         size=size,
         config=config,
         assignments=assignments,
+        base=base,
         flags={
             "objective.kind": objective,
             **data_flags(text=text, encoding=encoding, documents=documents),
@@ -75,6 +85,7 @@ def pretrain(
         result = run(
             texts,
             out=out,
+            base=base,
             settings=settings,
             tokenizer_path=tokenizer,
             resume=resume,
@@ -136,13 +147,45 @@ def finetune(
         typer.Option(
             "--base",
             metavar="BASE",
-            help=f"{_BASES}; or `{SCRATCH}` for random weights.",
+            help=f"{BASES}; or `{SCRATCH}` for random weights.",
             show_default=False,
         ),
     ],
-    train: Annotated[Path, _TRAIN],
+    train: Annotated[Path, TRAIN],
     out: options.RunOut,
-    valid: Annotated[Path | None, _VALID] = None,
+    valid: Annotated[Path | None, VALID] = None,
+    unlabelled: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--unlabelled",
+            metavar="FILE",
+            help="Text without labels, for --adapt and --self-train; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    adapt: Annotated[
+        float | None,
+        typer.Option(
+            "--adapt",
+            metavar="MINUTES",
+            help="Let the base first learn the texts of --train and --unlabelled for so long.",
+            show_default=False,
+        ),
+    ] = None,
+    self_train: Annotated[
+        int | None,
+        typer.Option(
+            "--self-train",
+            min=1,
+            metavar="ROUNDS",
+            help="Label --unlabelled by a classifier and learn from its sure answers, too.",
+            show_default=False,
+        ),
+    ] = None,
+    confidence: Annotated[
+        float,
+        typer.Option("--confidence", metavar="P", help="--self-train: how sure an answer must be."),
+    ] = 0.9,
     tokenizer: options.TokenizerPath = None,
     size: options.Size = None,
     steps: options.Steps = None,
@@ -166,19 +209,28 @@ def finetune(
     Example:
       regraft finetune --base runs/base --train train.csv --valid valid.csv --out runs/reviews
       regraft finetune --base scratch --train train.csv --out runs/scratch --size tiny
+      regraft finetune --base runs/base --train train.csv --out runs/more --adapt 5 \\
+        --unlabelled reviews.txt --self-train 1
     """
-    if base != SCRATCH:
-        for flag, value, what in (
-            ("--size", size, "shape"),
-            ("--tokenizer", tokenizer, "tokenizer"),
-        ):
-            if value is not None:
-                raise ConfigError(
-                    f"{flag} {value} cannot change the {what} of the base {base}.",
-                    remedy=f"Leave {flag} away, or start from --base {SCRATCH}.",
-                )
     base_path = None if base == SCRATCH else Path(base)
-    _check_preset(base_path, preset=preset, config=config)
+    _check_shape(
+        base_path, size=size, tokenizer=tokenizer, remedy=f"start from --base {SCRATCH}"
+    )
+    if unlabelled and adapt is None and self_train is None:
+        raise ConfigError(
+            f"--unlabelled {unlabelled[0]} is given, and nothing reads it.",
+            remedy="Add --adapt MINUTES or --self-train ROUNDS, or leave it away.",
+        )
+    if self_train is not None and not unlabelled:
+        raise ConfigError(
+            "--self-train labels texts, and there are none.", remedy="Give them with --unlabelled."
+        )
+    if adapt is not None and base_path is None:
+        raise ConfigError(
+            f"--adapt {adapt:g} lets a base learn more, and --base is {SCRATCH}.",
+            remedy="Give a base, or leave --adapt away.",
+        )
+    check_preset_of(base_path, preset=preset, config=config)
     settings = settings_from(
         "finetune",
         preset=preset,
@@ -197,129 +249,75 @@ def finetune(
             ),
         },
     )
+    from regraft.adaptation import adapt as adapt_base
     from regraft.finetune import finetune as run
+    from regraft.selftraining import self_train as run_rounds
 
     with terminal.progress_on_stderr(quiet=quiet) as progress:
-        _tell_assumed(base_path, settings=settings, progress=progress)
-        result = run(
-            base=base_path,
-            train=train,
-            valid=valid,
-            out=out,
-            settings=settings,
-            tokenizer_path=tokenizer,
-            resume=resume,
-            progress=progress,
-        )
+        tell_assumed(base_path, settings=settings, progress=progress)
+        if adapt is not None and base_path is not None:
+            base_path = adapt_base(
+                base_path,
+                texts=[train, *(unlabelled or [])],
+                minutes=adapt,
+                out=out,
+                settings=settings,
+                resume=resume,
+                progress=progress,
+            )
+        if self_train is not None:
+            result = run_rounds(
+                base=base_path,
+                train=train,
+                valid=valid,
+                unlabelled=unlabelled or [],
+                out=out,
+                settings=settings,
+                tokenizer_path=tokenizer,
+                rounds=self_train,
+                confidence=confidence,
+                resume=resume,
+                progress=progress,
+            )
+        else:
+            result = run(
+                base=base_path,
+                train=train,
+                valid=valid,
+                out=out,
+                settings=settings,
+                tokenizer_path=tokenizer,
+                resume=resume,
+                progress=progress,
+            )
     if json:
         terminal.show_json(result.to_dict())
     else:
         results.show_finetuned(result)
 
 
-def compare(
-    base: Annotated[
-        Path,
-        typer.Option("--base", metavar="BASE", help=f"{_BASES}.", show_default=False),
-    ],
-    train: Annotated[Path, _TRAIN],
-    valid: Annotated[Path, _VALID],
-    test: Annotated[
-        Path,
-        typer.Option(
-            "--test", metavar="FILE", help="Examples opened once, at the end.", show_default=False
-        ),
-    ],
-    out: options.FolderOut,
-    seeds: Annotated[int, typer.Option("--seeds", metavar="K", help="Runs of each arm.")] = 3,
-    arms: Annotated[
-        str, typer.Option("--arms", metavar="NAMES", help="Arms to compare, between commas.")
-    ] = ",".join(ARMS),
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs",
-            metavar="N",
-            help="Runs at a time; by default one for each core.",
-            show_default=False,
-        ),
-    ] = None,
-    steps: options.Steps = None,
-    epochs: options.Epochs = None,
-    # Hidden, for it is always refused; but with the reason, not as an unknown option.
-    minutes: Annotated[
-        float | None, typer.Option("--minutes", hidden=True, help="Refused: not a fair budget.")
-    ] = None,
-    seed: options.Seed = None,
-    text: options.TextColumn = None,
-    label: options.LabelColumn = None,
-    encoding: options.Encoding = None,
-    config: options.Config = None,
-    preset: options.Preset = None,
-    assignments: options.Assignments = None,
-    resume: options.Resume = False,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+def _check_shape(
+    base: Path | None, *, size: str | None, tokenizer: Path | None, remedy: str
 ) -> None:
-    """Prove whether pre-training paid.
-
-    Arms on the same batches and budget, several seeds, a paired test, a verdict in one sentence.
-    Runs that are finished outlive an interruption: with --resume only the others are trained.
-
-    \b
-    Example:
-      regraft compare --base runs/base --train train.csv --valid valid.csv --test test.csv \\
-        --seeds 3 --out runs/comparison
-    """
-    _check_preset(base, preset=preset, config=config)
-    settings = settings_from(
-        "finetune",
-        preset=preset,
-        config=config,
-        assignments=assignments,
-        base=base,
-        flags={
-            **data_flags(text=text, label=label, encoding=encoding),
-            **train_flags(
-                steps=steps, epochs=epochs, minutes=minutes, seed=seed, checkpoint_every=None
-            ),
-        },
-    )
-    from regraft.compare import compare as run
-    from regraft.report import comparison_to_dict, write_report
-
-    with terminal.progress_on_stderr(quiet=quiet) as progress:
-        _tell_assumed(base, settings=settings, progress=progress)
-        comparison = run(
-            base=base,
-            train=train,
-            valid=valid,
-            test=test,
-            out=out,
-            seeds=seeds,
-            settings=settings,
-            arms=[name.strip() for name in arms.split(",") if name.strip()],
-            jobs=jobs if jobs is not None else os.cpu_count() or 1,
-            resume=resume,
-            progress=progress,
-            command=shlex.join(["regraft", *sys.argv[1:]]),
-        )
-        written = write_report(comparison, out)
-    if json:
-        terminal.show_json(comparison_to_dict(comparison))
-    else:
-        results.show_comparison(comparison, report_path=written["report.html"])
+    """A base has a shape and a tokenizer already."""
+    for flag, value, what in (("--size", size, "shape"), ("--tokenizer", tokenizer, "tokenizer")):
+        if base is not None and value is not None:
+            raise ConfigError(
+                f"{flag} {value} cannot change the {what} of the base {base}.",
+                remedy=f"Leave {flag} away, or {remedy}.",
+            )
 
 
-def _check_preset(base: Path | None, *, preset: str | None, config: Path | None) -> None:
-    """Where neither a flag nor a file chooses the preset, the base does."""
+def check_preset_of(base: Path | None, *, preset: str | None, config: Path | None) -> None:
+    """Where neither a flag nor a file chooses the preset, the base does, if it can."""
     if base is not None and preset is None and config is None:
         from regraft.bases import check_preset
 
         check_preset(base)
 
 
-def _tell_assumed(base: Path | None, *, settings: Settings, progress: Progress) -> None:
+def tell_assumed(base: Path | None, *, settings: Settings, progress: Progress) -> None:
+    """Say what a checkpoint of the lab does not tell and was assumed."""
     from regraft.bases import assumed_heads
 
     note = None if base is None else assumed_heads(base, settings=settings)

@@ -1,0 +1,123 @@
+"""The sealed test file: read by one function, once every choice is frozen, and written down.
+
+Comes in: the path of a test file. Goes out: its examples, and every opening of that file which the
+ledger beside the run knows of; which of its texts were seen before. Knows no model.
+"""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock
+from numpy.typing import NDArray
+
+from regraft.config import DataSettings
+from regraft.errors import RunFolderError
+from regraft.evidence import Opening
+from regraft.finetune import examples_fingerprint
+from regraft.runtime import SILENT, Progress, write_json
+from regraft.text import Document, Example, find_leaks, load_examples
+
+LEDGER_NAME = "openings.json"
+# Documents of running text that are held in memory at a time.
+_CHUNK = 20_000
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A test file after its seal was broken, and all openings of it so far, this one last."""
+
+    examples: list[Example]
+    fingerprint: str
+    openings: tuple[Opening, ...]
+
+
+def open_sealed(
+    path: str | Path,
+    *,
+    data: DataSettings,
+    choices: str,
+    command: str,
+    ledger_path: Path | None,
+) -> Opened:
+    """Read the test file, and write down that it was read.
+
+    `choices` is a hash of all that was chosen before. Who reads it again for the same choices, as
+    an interrupted comparison does that goes on, learns nothing new: that is one opening.
+    """
+    examples = load_examples(path, data=data)
+    opening = Opening(
+        test=str(path),
+        fingerprint=examples_fingerprint(examples),
+        when=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        command=command,
+    )
+    if ledger_path is None:
+        return Opened(examples, opening.fingerprint, (opening,))
+    ledger_path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(ledger_path.with_suffix(".lock")):
+        entries = _read_ledger(ledger_path)
+        entry = {**dataclasses.asdict(opening), "choices": choices}
+        same = ("fingerprint", "choices")
+        if not any(all(known.get(key) == entry[key] for key in same) for known in entries):
+            entries.append(entry)
+            write_json(ledger_path, entries)
+    names = [field.name for field in dataclasses.fields(Opening)]
+    openings = [
+        Opening(**{name: str(known.get(name, "")) for name in names})
+        for known in entries
+        if known.get("fingerprint") == opening.fingerprint
+    ]
+    return Opened(examples, opening.fingerprint, tuple(openings))
+
+
+def _read_ledger(path: Path) -> list[dict[str, Any]]:
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise ValueError("it holds no list of openings")
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise RunFolderError(
+            f"{path} cannot be read: {error}.",
+            "It says how often test files were opened.",
+            remedy="Restore the file, or move it away and say so in what you publish.",
+        ) from error
+    return entries
+
+
+def file_fingerprint(path: str | Path) -> str:
+    """A hash of a file's bytes, or of a folder's files: no label is looked at."""
+    path = Path(path)
+    files = sorted(part for part in path.rglob("*") if part.is_file()) if path.is_dir() else [path]
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as opened:
+            while block := opened.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()[:16]
+
+
+def leaked(
+    test: Sequence[Example], seen: Iterable[Example | Document], *, progress: Progress = SILENT
+) -> NDArray[np.bool_]:
+    """Which test texts are also, exactly or nearly, among those seen; these may be many."""
+    found: set[tuple[str, int]] = set()
+    for chunk in _chunks(seen):
+        leaks = find_leaks([chunk, test], progress=progress)
+        found |= {(leak.source, leak.row) for leak in leaks}
+    return np.array([(example.source, example.row) in found for example in test], dtype=np.bool_)
+
+
+def _chunks(items: Iterable[Example | Document]) -> Iterator[list[Example | Document]]:
+    rest = iter(items)
+    while chunk := list(itertools.islice(rest, _CHUNK)):
+        yield chunk

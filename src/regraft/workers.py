@@ -1,0 +1,125 @@
+"""Who does the work? Jobs in turn, in processes of this machine, or on a Dask cluster.
+
+Comes in: jobs with a method `run`, made one by one as they are needed. Goes out: their results as
+they come. Knows no arm: joblib sends the jobs, whatever they are, and a job that a dying worker
+took with it is sent again.
+"""
+
+import pickle
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from regraft.errors import ConfigError, TrainingError
+from regraft.runtime import SILENT, Progress
+
+Outcome = TypeVar("Outcome", covariant=True)
+# How often a cluster tries a job again whose worker has died.
+NUM_RETRIES = 3
+SECONDS_TO_CONNECT = 10.0
+
+
+@runtime_checkable
+class Job(Protocol[Outcome]):
+    """Anything that can be done elsewhere."""
+
+    def run(self, *, progress: Progress = SILENT) -> Outcome:
+        """Do it."""
+
+
+def results(
+    jobs: Iterable[Job[Outcome]],
+    *,
+    num_jobs: int,
+    num_threads: int,
+    cluster: str | None,
+    progress_of: Callable[[Any], Progress],
+) -> Iterator[Outcome]:
+    """What the jobs give, in the order in which they end.
+
+    In this process `progress_of` a job hears how it goes; from others only their ends are heard.
+    """
+    if cluster is not None:
+        yield from _on_cluster(jobs, address=cluster)
+    elif num_jobs > 1:
+        yield from _in_processes(jobs, num_jobs=num_jobs, num_threads=num_threads)
+    else:
+        for job in jobs:
+            yield job.run(progress=progress_of(job))
+
+
+def cluster_size(address: str) -> int:
+    """How many jobs a cluster does at once; refuses an address where there is none."""
+    with _connected(address) as client:
+        num_threads = sum(client.nthreads().values())
+    if not num_threads:
+        raise ConfigError(
+            f"The cluster at {address} has no workers.",
+            remedy=f"Start some: `dask worker {address} --nthreads 1`.",
+        )
+    return int(num_threads)
+
+
+def _in_processes(
+    jobs: Iterable[Job[Outcome]], *, num_jobs: int, num_threads: int
+) -> Iterator[Outcome]:
+    """Each job in a process of its own with its share of the cores.
+
+    Small matrices leave a second thread idle much of the time; a second run does not.
+    """
+    from joblib import parallel_config
+    from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+    with parallel_config(backend="loky", inner_max_num_threads=num_threads):
+        try:
+            yield from _parallel(jobs, num_jobs=num_jobs)
+        except TerminatedWorkerError as error:
+            raise TrainingError(
+                "A process that trained a run was killed, perhaps for want of memory.",
+                "What was finished before is kept.",
+                remedy="Repeat the command, with a smaller --jobs if memory is short.",
+            ) from error
+
+
+def _on_cluster(jobs: Iterable[Job[Outcome]], *, address: str) -> Iterator[Outcome]:
+    from joblib import parallel_config
+
+    with _connected(address) as client, warnings.catch_warnings():
+        # The weights of a base are large, and travel with the job: nothing else may hold them,
+        # for what a dead worker held for others would be lost.
+        warnings.filterwarnings("ignore", message="Sending large graph")
+        with parallel_config(backend="dask", client=client, retries=NUM_RETRIES):
+            yield from _parallel(jobs, num_jobs=-1)
+
+
+def _parallel(jobs: Iterable[Job[Outcome]], *, num_jobs: int) -> Iterator[Outcome]:
+    from joblib import Parallel, delayed
+
+    # As bytes: joblib would put objects that it thinks large where one worker alone has them. One
+    # by one and not far ahead: what waits is in memory.
+    parallel = Parallel(
+        n_jobs=num_jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="2*n_jobs"
+    )
+    yield from parallel(delayed(_run)(pickle.dumps(job)) for job in jobs)
+
+
+def _run(job: bytes) -> Any:
+    return pickle.loads(job).run()
+
+
+def _connected(address: str) -> Any:
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise ConfigError(
+            "--cluster needs Dask, which is not installed.",
+            remedy="Run: pip install 'regraft[cluster]'.",
+        ) from error
+    try:
+        return Client(address, timeout=SECONDS_TO_CONNECT, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"There is no Dask scheduler at {address}: {str(error).splitlines()[0]}.",
+            "Expected an address such as tcp://host:8786.",
+            remedy="Check --cluster, or start one with `dask scheduler`.",
+        ) from error

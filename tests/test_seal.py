@@ -1,0 +1,79 @@
+"""The sealed test file: every opening is written down, every leak found."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import write_examples
+
+from regraft.config import resolve
+from regraft.errors import RunFolderError
+from regraft.seal import Opened, file_fingerprint, leaked, open_sealed
+from regraft.text import Document, Example
+
+DATA = resolve("finetune").data
+
+
+def opened(path: Path, *, choices: str = "a", command: str = "regraft compare") -> Opened:
+    return open_sealed(
+        path,
+        data=DATA,
+        choices=choices,
+        command=command,
+        ledger_path=path.parent / "runs" / "openings.json",
+    )
+
+
+def test_every_opening_is_written_down(tmp_path: Path) -> None:
+    test = write_examples(tmp_path / "test.csv", 6, seed=1)
+    first = opened(test)
+    assert [example.row for example in first.examples] == list(range(2, 8))
+    assert [opening.command for opening in first.openings] == ["regraft compare"]
+    assert first.openings[0].fingerprint == first.fingerprint
+    second = opened(test, choices="b", command="regraft compare --seeds 5")
+    assert [opening.command for opening in second.openings] == [
+        "regraft compare",
+        "regraft compare --seeds 5",
+    ]
+    assert second.openings[0] == first.openings[0]
+
+
+def test_reading_for_the_same_choices_is_one_opening(tmp_path: Path) -> None:
+    test = write_examples(tmp_path / "test.csv", 6, seed=1)
+    assert opened(test) == opened(test)
+
+
+def test_openings_of_other_files_are_not_told(tmp_path: Path) -> None:
+    one, other = (write_examples(tmp_path / f"{n}.csv", 6, seed=n) for n in (1, 2))
+    opened(one)
+    assert [opening.test for opening in opened(other).openings] == [str(other)]
+    ledger = json.loads((tmp_path / "runs" / "openings.json").read_text())
+    assert [entry["test"] for entry in ledger] == [str(one), str(other)]
+
+
+def test_file_under_another_name_is_the_same_file(tmp_path: Path) -> None:
+    one, other = (write_examples(tmp_path / f"{n}.csv", 6, seed=1) for n in (1, 2))
+    opened(one)
+    assert [opening.test for opening in opened(other, choices="b").openings] == [
+        str(one),
+        str(other),
+    ]
+    assert file_fingerprint(one) == file_fingerprint(other)
+    assert file_fingerprint(tmp_path) != file_fingerprint(one)
+
+
+def test_damaged_ledger_is_refused(tmp_path: Path) -> None:
+    test = write_examples(tmp_path / "test.csv", 6, seed=1)
+    opened(test)
+    (tmp_path / "runs" / "openings.json").write_text("{}")
+    with pytest.raises(RunFolderError, match="it holds no list of openings"):
+        opened(test)
+
+
+def test_leaks_are_exact_or_near() -> None:
+    words = [f"word{number}" for number in range(40)]
+    texts = [" ".join(words), " ".join([*words[:-1], "other"]), "nothing of the kind"]
+    test = [Example(text, "a", "test.csv", row) for row, text in enumerate(texts, start=2)]
+    seen = (Document(text, "text.txt", 1) for text in [" ".join(words), "something else"])
+    assert leaked(test, seen).tolist() == [True, True, False]
+    assert leaked(test, []).tolist() == [False, False, False]

@@ -1,0 +1,80 @@
+"""Who does the work: in turn or in processes, the results are the same."""
+
+import os
+import signal
+from dataclasses import dataclass
+
+import pytest
+from conftest import Recorder
+
+from regraft.errors import ConfigError, TrainingError
+from regraft.runtime import SILENT, Progress
+from regraft.workers import cluster_size, results
+
+
+@dataclass(frozen=True)
+class Square:
+    """A job that any process can do."""
+
+    number: int
+
+    def run(self, *, progress: Progress = SILENT) -> tuple[int, int]:
+        progress.say(f"{self.number}")
+        return self.number**2, os.getpid()
+
+
+@dataclass(frozen=True)
+class Killed:
+    """A job during which the process dies."""
+
+    def run(self, *, progress: Progress = SILENT) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_jobs_in_turn_are_heard() -> None:
+    progress = Recorder()
+    found = results(
+        map(Square, range(3)),
+        num_jobs=1,
+        num_threads=1,
+        cluster=None,
+        progress_of=lambda job: progress,
+    )
+    assert list(found) == [(number**2, os.getpid()) for number in range(3)]
+    assert progress.messages == ["0", "1", "2"]
+
+
+def test_jobs_in_processes_give_the_same() -> None:
+    found = list(
+        results(
+            map(Square, range(4)),
+            num_jobs=2,
+            num_threads=1,
+            cluster=None,
+            progress_of=lambda job: SILENT,
+        )
+    )
+    assert sorted(square for square, _ in found) == [0, 1, 4, 9]
+    assert os.getpid() not in {process for _, process in found}
+
+
+def test_killed_process_is_told() -> None:
+    with pytest.raises(TrainingError, match="A process that trained a run was killed"):
+        list(
+            results(
+                [Killed()],
+                num_jobs=2,
+                num_threads=1,
+                cluster=None,
+                progress_of=lambda job: SILENT,
+            )
+        )
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nowhere://"])
+def test_address_without_a_scheduler_is_refused(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regraft.workers.SECONDS_TO_CONNECT", 0.3)
+    with pytest.raises(ConfigError, match=f"There is no Dask scheduler at {address}"):
+        cluster_size(address)
