@@ -70,8 +70,11 @@ class Explainer:
     `classifier` is a TextClassifier or a FittedClassifier, as `load_classifier` returns them.
     """
 
+    classifier: TextClassifier | FittedClassifier
+
     def __init__(self, classifier: TextClassifier | FittedClassifier) -> None:
-        self.classifier = classifier
+        # One that was made by the recipe of `fit` is a blend under scikit-learn's contract.
+        self.classifier = getattr(classifier, "fitted_", None) or classifier
         self.labels = tuple(str(label) for label in classifier.classes_)
 
     @classmethod
@@ -117,7 +120,12 @@ class Explainer:
             found = _integrated_gradients(self.classifier, text, spans, target=target)
         else:
             words_W, rest = contributions(self.classifier, text, target=target, spans=spans)
-            found = _Found(words_W, baseline=0.0, baseline_name="even odds", elsewhere=rest)
+            found = _Found(
+                words_W,
+                baseline=-float(np.log(len(self.labels) - 1)),
+                baseline_name="all labels equally likely",
+                elsewhere=rest,
+            )
         scored = zip(spans, found.scores_W.tolist(), strict=True)
         return Explanation(
             text=text,
@@ -320,7 +328,9 @@ class _Path:
     def integrated(self, num_steps: int) -> tuple[Float[np.ndarray, " T"], float, float]:
         """The score of every token, and the log-odds at both ends of the path."""
         points_S, weights_S = np.polynomial.legendre.leggauss(num_steps)
-        shares_S = torch.tensor([0.0, 1.0, *((points_S + 1) / 2)], device=self._ids_T.device)
+        shares_S = torch.tensor(
+            [0.0, 1.0, *((points_S + 1) / 2)], dtype=torch.float32, device=self._ids_T.device
+        )
         weights_S = np.concatenate([[0.0, 0.0], weights_S / 2])
         scores_T = np.zeros(len(self._ids_T))
         outputs: list[float] = []
@@ -343,18 +353,20 @@ class _Path:
                 [scores_SC[:, : self._target], scores_SC[:, self._target + 1 :]], dim=1
             )
             odds_S = scores_SC[:, self._target] - others_SC.logsumexp(dim=1)
-        slopes = torch.autograd.grad(odds_S.sum(), [vectors for vectors, _ in ways])
-        products = [(slope * way).sum(dim=2) for slope, (_, way) in zip(slopes, ways, strict=True)]
-        slopes_ST = products[0].double().cpu().numpy()
-        for pairs_ST in products[1:]:  # of neighbours: half of either
-            halves_ST = pairs_ST.double().cpu().numpy() / 2
-            slopes_ST[:, 1:] += halves_ST
-            slopes_ST[:, :-1] += halves_ST
+            slopes = torch.autograd.grad(odds_S.sum(), [points for points, _ in ways])
+        slopes_ST = np.zeros(ids_ST.shape)
+        for slope, (_, way) in zip(slopes, ways, strict=True):
+            products = (slope * way).sum(dim=2).double().cpu().numpy()
+            if products.shape == slopes_ST.shape:
+                slopes_ST += products
+            else:  # of pairs of neighbours: half of either
+                slopes_ST[:, 1:] += products / 2
+                slopes_ST[:, :-1] += products / 2
         return odds_S.detach().cpu().numpy(), slopes_ST
 
     @contextlib.contextmanager
     def _replaced(self, shares_S: Float[Tensor, " S"]) -> Iterator[list[tuple[Tensor, Tensor]]]:
-        """Inside, the model reads points of the path; yields them with their way as they come."""
+        """Inside, the model reads points of the path; yields them, and how far each has to go."""
         ways: list[tuple[Tensor, Tensor]] = []
         shares_S11 = shares_S[:, None, None]
 

@@ -70,7 +70,7 @@ def is_additive(fitted: FittedClassifier) -> bool:
 def contributions(
     fitted: FittedClassifier, text: str, *, target: int, spans: Sequence[Span]
 ) -> tuple[Float[np.ndarray, " W"], float]:
-    """What each word adds to the log-odds of the target, from even odds on, and all the rest.
+    """What each word adds to the log-odds of the target, from equal chances on, and all the rest.
 
     A blend's scores are weighted sums of its members'. With two classes the log-odds are their
     difference; with more, the other classes count by their probabilities, averaged on the straight

@@ -147,6 +147,16 @@ def learned_positions(
     return backbone.positions.weight[:length].detach().numpy()
 
 
+def unlearned_positions(length: int, *, width: int) -> Float[np.ndarray, "T D"]:
+    """What a bert backbone starts with: random numbers that tell no position from another."""
+    import torch
+
+    from regraft.model import INITIAL_DEVIATION
+
+    generator = torch.Generator().manual_seed(0)
+    return (torch.randn(length, width, generator=generator) * INITIAL_DEVIATION).numpy()
+
+
 def attention_of(run_dir: str | Path, text: str) -> Attention:
     """The attention of a run's model over a text; tokens beyond the model's length are cut."""
     import torch
@@ -164,6 +174,21 @@ def attention_of(run_dir: str | Path, text: str) -> Attention:
     weights_LBHTT = run.model.backbone.attention_weights(torch.tensor([read]))
     num_cut = max(len(ids) + run.tokenizer.num_framing - len(read), 0)
     return Attention(weights_LBHTT[:, 0].numpy(), run.tokenizer.tokens(read), num_cut=num_cut)
+
+
+def attention_rollout(weights: Float[np.ndarray, "L H T T"]) -> Float[np.ndarray, "L T T"]:
+    """Which input tokens (columns) have reached a position (row) after each layer.
+
+    Abnar & Zuidema 2020, arXiv 2005.00928: a layer passes on half of what a position was and half
+    of what its heads read, on the average; layers are multiplied. Rows still add up to 1. It leaves
+    out what values and feed-forward layers do, so it is a picture of the paths, not a cause.
+    """
+    heads_LTT = weights.mean(axis=1, dtype=np.float64)
+    steps_LTT = (heads_LTT + np.eye(weights.shape[-1])) / 2
+    reached = [steps_LTT[0]]
+    for step_TT in steps_LTT[1:]:
+        reached.append(step_TT @ reached[-1])
+    return np.stack(reached)
 
 
 def mask_picture(mask: Mask) -> "matplotlib.figure.Figure":
@@ -323,39 +348,63 @@ def attention_picture(
     Where no panel gives the future any weight, it is greyed out instead of shown as zero. In a long
     text weights are small: the darkest colour stands for the largest that are usual in it.
     """
+    num_layers, num_heads = weights.shape[:2]
+    names = [[f"layer {i + 1}, head {j + 1}" for j in range(num_heads)] for i in range(num_layers)]
+    return _panels(weights, tokens, names=names, title=title, unit="attention weight")
+
+
+def rollout_picture(
+    rollout: Float[np.ndarray, "L T T"], tokens: Sequence[str], *, title: str
+) -> "matplotlib.figure.Figure":
+    """The paths of `attention_rollout`, a panel for each layer, side by side."""
+    last = len(rollout)
+    names = [
+        [f"through layer {i + 1}" + (", the last" if i + 1 == last else "") for i in range(last)]
+    ]
+    return _panels(rollout[None], tokens, names=names, title=title, unit="share of the input")
+
+
+def _panels(
+    weights: Float[np.ndarray, "L H T T"],
+    tokens: Sequence[str],
+    *,
+    names: Sequence[Sequence[str]],
+    title: str,
+    unit: str,
+) -> "matplotlib.figure.Figure":
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import PowerNorm
 
-    num_layers, num_heads, length, _ = weights.shape
+    num_rows, num_columns, length, _ = weights.shape
     if len(tokens) != length:
         raise ValueError(f"{len(tokens)} tokens for weights of {length} positions")
     future_TT = np.triu(np.ones((length, length), dtype=bool), k=1)
     is_causal = not weights[:, :, future_TT].any()
     panel = float(np.clip(0.19 * length, 1.7, 6.0))
-    figure = _figure((num_heads * (panel + 0.25) + 2.2, num_layers * (panel + 0.35) + 1.9))
-    grid = figure.subplots(num_layers, num_heads, squeeze=False, sharex=True, sharey=True)
+    figure = _figure((num_columns * (panel + 0.25) + 2.2, num_rows * (panel + 0.35) + 1.9))
+    grid = figure.subplots(num_rows, num_columns, squeeze=False, sharex=True, sharey=True)
     darkest = _darkest(weights)
     # The square root keeps weak weights visible beside strong ones.
     norm = PowerNorm(0.5, vmin=0.0, vmax=darkest, clip=True)
     ticks = range(0, length, -(-length // _MAX_TOKEN_LABELS))
-    names = [_shortened(drawable(tokens[tick])) for tick in ticks]
-    for layer in range(num_layers):
-        for head in range(num_heads):
-            axes = grid[layer, head]
+    token_names = [_shortened(drawable(tokens[tick])) for tick in ticks]
+    for row in range(num_rows):
+        for column in range(num_columns):
+            axes = grid[row, column]
             axes.set_facecolor(_HIDDEN)
-            shown_TT = np.ma.array(weights[layer, head], mask=future_TT & is_causal)
+            shown_TT = np.ma.array(weights[row, column], mask=future_TT & is_causal)
             axes.imshow(shown_TT, cmap=_COLOURS, norm=norm, interpolation="nearest")
-            axes.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=9, color=_INK)
-            _label_tokens(axes, ticks, names)
-            axes.tick_params(labelleft=head == 0, labelbottom=layer == num_layers - 1)
+            axes.set_title(names[row][column], fontsize=9, color=_INK)
+            _label_tokens(axes, ticks, token_names)
+            axes.tick_params(labelleft=column == 0, labelbottom=row == num_rows - 1)
     bar = figure.colorbar(
         ScalarMappable(norm, _COLOURS),
         ax=grid,
         fraction=0.03,
         pad=0.015,
-        shrink=min(1.0, 3 / num_layers),
+        shrink=min(1.0, 3 / num_rows),
     )
-    bar.set_label("attention weight", fontsize=9)
+    bar.set_label(unit, fontsize=9)
     ticks_shown = [share * darkest for share in (0, 0.05, 0.25, 0.5, 1)]
     labels = [f"{tick:.2g}" for tick in ticks_shown]
     if darkest < 1:

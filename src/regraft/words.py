@@ -65,11 +65,14 @@ def spread_over_words(
 ) -> tuple[Float[np.ndarray, "W C"], Float[np.ndarray, " C"]]:
     """What pieces of the text are worth, as what its words are; pieces of no word are the rest.
 
-    A piece of one word is that word's; one that touches several is shared by them equally.
+    A piece of one word is that word's; one that touches several is shared by them equally. A blank
+    belongs to the word right behind it, as tokenizers have it.
     """
     word_starts, word_stops = np.array(spans, dtype=np.int64).reshape(-1, 2).T
     first_N = np.searchsorted(word_stops, starts_N, side="right")
     behind_N = np.searchsorted(word_starts, stops_N, side="left")
+    is_blank_N = (behind_N <= first_N) & (starts_N < stops_N)
+    behind_N = np.where(is_blank_N, np.searchsorted(word_starts, stops_N, side="right"), behind_N)
     touched_N = np.maximum(behind_N - first_N, 0)
     owned_N = touched_N > 0
     shares_NC = values_NC[owned_N] / touched_N[owned_N, None]

@@ -23,16 +23,23 @@ def attention(
     run: options.RunFolder,
     text: Annotated[str, typer.Argument(help="Text to read.", show_default=False)],
     out: options.PictureOut,
+    rollout: Annotated[
+        bool,
+        typer.Option(
+            "--rollout", help="Layers multiplied: which tokens reach a position in the end."
+        ),
+    ] = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Draw the attention weights of every layer and head over a text.
+    """Draw the attention weights of every layer and head over a text, or what they add up to.
 
     \b
     Example:
       regraft attention runs/base "Un livre vraiment charmant." --out attention.png
+      regraft attention runs/base "Un livre vraiment charmant." --rollout --out rollout.png
     """
-    from regraft.explain import attention_of, attention_picture
+    from regraft.explain import attention_of, attention_picture, attention_rollout, rollout_picture
 
     _check_suffix(out)
     seen = attention_of(run, text)
@@ -40,7 +47,11 @@ def attention(
         terminal.show_message(
             f"The text is longer than the model reads: its last {seen.num_cut:,} tokens were cut."
         )
-    _save(attention_picture(seen.weights, seen.tokens, title=text), out, quiet=quiet)
+    if rollout:
+        figure = rollout_picture(attention_rollout(seen.weights), seen.tokens, title=text)
+    else:
+        figure = attention_picture(seen.weights, seen.tokens, title=text)
+    _save(figure, out, quiet=quiet)
     if json:
         terminal.show_json({"path": str(out), "tokens": seen.tokens, "num_cut": seen.num_cut})
 
@@ -59,7 +70,8 @@ def picture(
         typer.Option(
             "--preset",
             metavar="NAME",
-            help="lab: square mask, sinusoids; bert: both sides, learned positions (of a --run); "
+            help="lab: square mask, sinusoids; bert: both sides, learned positions (of a --run, "
+            "else before training); "
             "modern: both sides, rotary positions.",
         ),
     ] = "lab",
@@ -134,10 +146,9 @@ def _positions(chosen: "Settings", *, run: Path | None, length: int | None) -> "
     model = chosen.model
     if model.family == "bert":
         if run is None:
-            raise ConfigError(
-                "The bert family learns its positions: those of a preset are random numbers.",
-                remedy="Pass a pre-trained run with --run.",
-            )
+            table_TD = explain.unlearned_positions(length or 128, width=model.width)
+            title = "Learned positions before training: random numbers (--run shows what became)"
+            return explain.learned_picture(table_TD, title=title)
         table_TD = explain.learned_positions(run, length=length)
         return explain.learned_picture(table_TD, title=f"Learned positions of {run}")
     if model.family == "modern":
