@@ -56,6 +56,12 @@ def resolve(
             f"Presets are {_names(presets)}.",
             remedy=_nearest(str(preset), presets),
         )
+    if is_foreign and recipe == "pretrain":
+        raise ConfigError(
+            "A base from Hugging Face cannot be pre-trained further.",
+            "It comes without the head that it learned with.",
+            remedy="Fine-tune it as it is, or pre-train a base here.",
+        )
     values: dict[str, Any] = {"preset": preset}
     _merge(values, presets[preset][recipe])
     if base is not None:
@@ -122,6 +128,18 @@ def replace(settings: Settings, section: str, **changes: Any) -> Settings:
     """Settings with some values of one section changed; for values derived by a recipe."""
     part = dataclasses.replace(getattr(settings, section), **changes)
     return dataclasses.replace(settings, **{section: part})
+
+
+def with_base(settings: Settings, base: Settings) -> Settings:
+    """Settings in which the base decides about all that its weights are made for."""
+    model = dataclasses.replace(
+        base.model,
+        dropout=settings.model.dropout,
+        attention_dropout=settings.model.attention_dropout,
+    )
+    return dataclasses.replace(
+        settings, model=model, objective=base.objective, tokenizer=base.tokenizer
+    )
 
 
 @dataclass(frozen=True)

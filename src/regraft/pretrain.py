@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regraft.bases import load_base, read_base_settings
 from regraft.batches import Rows
 from regraft.checkpoint import kept_steps
 from regraft.config import (
@@ -26,9 +27,10 @@ from regraft.config import (
     TrainSettings,
     replace,
     resolve,
+    with_base,
     with_size,
 )
-from regraft.errors import DataError
+from regraft.errors import ConfigError, DataError
 from regraft.evaluate import readings
 from regraft.heads import Model, build_language_model, tell_frequencies, tell_pairs
 from regraft.ledger import size_for_budget
@@ -36,7 +38,7 @@ from regraft.metrics import bits_per_byte, unigram_entropy
 from regraft.objectives import TOKEN_LOSS, Objective, build_objective, build_validation
 from regraft.pairs import pretraining_rows
 from regraft.parallel import world
-from regraft.runfolder import RunFolder, RunInfo, open_run, read_info, read_settings
+from regraft.runfolder import LoadedRun, RunFolder, RunInfo, open_run, read_info, read_settings
 from regraft.runtime import SILENT, Progress, device, matrix_speed, seeded
 from regraft.shards import source_fingerprint, write_store
 from regraft.store import TokenStore, is_store, open_store
@@ -93,6 +95,7 @@ def pretrain(
     texts: Sequence[str | Path],
     *,
     out: str | Path,
+    base: str | Path | None = None,
     settings: Settings | None = None,
     tokenizer_path: str | Path | None = None,
     resume: bool = False,
@@ -100,16 +103,26 @@ def pretrain(
 ) -> PretrainResult:
     """Train a language model on the files `texts` and leave it in the folder `out`.
 
-    Without `tokenizer_path` a tokenizer is trained on the same text first. With `resume` the run in
-    `out` goes on from its last checkpoint; a finished one is returned as it is.
+    Without `tokenizer_path` a tokenizer is trained on the same text first. A `base`, the run folder
+    of a language model, brings weights, tokenizer and objective, and learns this text, too. With
+    `resume` the run in `out` goes on from its last checkpoint; a finished one is returned as it is.
     """
-    settings = settings or resolve("pretrain")
+    settings = settings or resolve(
+        "pretrain", base=None if base is None else read_base_settings(Path(base))
+    )
+    if base is not None and tokenizer_path is not None:
+        raise ConfigError(
+            f"The base {base} has a tokenizer of its own; {tokenizer_path} cannot replace it.",
+            "Its weights know the ids of the tokenizer it was pre-trained with.",
+            remedy="Leave the tokenizer away, or pre-train without a base.",
+        )
     with open_run(out, resume=resume) as (folder, resume), _without_standard_input(texts) as files:
         return _pretrain(
             files,
             folder=folder,
+            base=None if base is None else _load_language_model(Path(base)),
             settings=settings,
-            tokenizer_path=tokenizer_path,
+            tokenizer_path=base or tokenizer_path,
             resume=resume,
             progress=progress if world().is_first else SILENT,
         )
@@ -119,15 +132,19 @@ def _pretrain(
     texts: Sequence[str | Path],
     *,
     folder: RunFolder,
+    base: LoadedRun | None,
     settings: Settings,
     tokenizer_path: str | Path | None,
     resume: bool,
     progress: Progress,
 ) -> PretrainResult:
+    if base is not None:
+        settings = with_base(settings, base.settings)
     settings = _sized(settings, folder=folder, resume=resume, progress=progress)
     tokenizer, info = _begin(
         texts,
         folder=folder,
+        base=base,
         settings=settings,
         tokenizer_path=tokenizer_path,
         resume=resume,
@@ -154,8 +171,11 @@ def _pretrain(
         model = build_language_model(
             settings.model, vocab_size=tokenizer.vocab_size, objective=settings.objective
         )
-    tell_frequencies(model, counts_V)
-    tell_pairs(model, train_store)
+    if base is None:
+        tell_frequencies(model, counts_V)
+        tell_pairs(model, train_store)
+    else:
+        model.load_state_dict(base.model.state_dict())
     rows = pretraining_rows(train_store, tokenizer=tokenizer, settings=settings)
     state = build_state(model.to(device()), settings=settings.train, num_rows=len(rows.lengths))
     try:
@@ -262,10 +282,23 @@ def _sized(settings: Settings, *, folder: RunFolder, resume: bool, progress: Pro
     return settings
 
 
+def _load_language_model(path: Path) -> LoadedRun:
+    """A base that can go on with what it learned: it has the head that it learned with."""
+    base = load_base(path)
+    if base.info.kind != "language-model":
+        raise ConfigError(
+            f"The base {path} has no head for its objective: it can be fine-tuned, nothing more.",
+            "Pre-training goes on with a language model that was trained here.",
+            remedy="Take the run folder of `regraft pretrain`.",
+        )
+    return base
+
+
 def _begin(
     texts: Sequence[str | Path],
     *,
     folder: RunFolder,
+    base: LoadedRun | None,
     settings: Settings,
     tokenizer_path: str | Path | None,
     resume: bool,
@@ -283,7 +316,14 @@ def _begin(
             "text": _text_fingerprint(texts, tokenizer=tokenizer),
             "tokenizer": tokenizer.fingerprint,
         }
-        info = RunInfo(kind="language-model", status="training", fingerprints=fingerprints)
+        if base is not None:
+            fingerprints["base"] = base.fingerprint
+        info = RunInfo(
+            kind="language-model",
+            status="training",
+            base=None if base is None else {"run_dir": str(base.run_dir)},
+            fingerprints=fingerprints,
+        )
         folder.start(info, settings=settings, tokenizer=tokenizer, resume=resume)
     world().wait()
     return load_tokenizer(folder.run_dir), read_info(folder.run_dir)

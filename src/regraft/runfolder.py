@@ -25,7 +25,7 @@ from regraft.config import ModelSettings, Settings, flat, settings_from_dict, se
 from regraft.errors import ConfigError, RegraftError, RunFolderError
 from regraft.heads import Model, NoHead, build_backbone, build_classifier, build_language_model
 from regraft.parallel import joined, launch_id, num_restarts, whole, world
-from regraft.runtime import disk_error, environment, write_json, write_whole
+from regraft.runtime import disk_error, environment, fingerprint, write_json, write_whole
 from regraft.tokenizer import ROLES_NAME, Tokenizer, load_tokenizer
 
 FORMAT_VERSION = 1
@@ -61,6 +61,14 @@ class LoadedRun:
     settings: Settings
     tokenizer: Tokenizer
     model: Model
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the weights."""
+        weights = self.model.state_dict()
+        return fingerprint(
+            part for name in weights for part in (name, weights[name].numpy().tobytes())
+        )
 
 
 class RunFolder:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from regraft.bases import load_base
-from regraft.config import Settings, replace, settings_from_dict, settings_to_dict
+from regraft.config import Settings, replace, settings_from_dict, settings_to_dict, with_base
 from regraft.errors import ConfigError
 from regraft.foreign import ForeignBackbone, with_dropout
 from regraft.heads import (
@@ -27,7 +27,7 @@ from regraft.heads import (
 )
 from regraft.objectives import Objective, read_on
 from regraft.runfolder import LoadedRun
-from regraft.runtime import Progress, device, fingerprint, seeded
+from regraft.runtime import Progress, device, seeded
 from regraft.store import TokenStore, offsets_of
 from regraft.tokenizer import Tokenizer, load_tokenizer
 from regraft.vocabulary import train_tokenizer
@@ -48,12 +48,7 @@ class Start:
     @property
     def fingerprint(self) -> str:
         """A hash of the base's weights; scratch is scratch."""
-        if self.base is None:
-            return "scratch"
-        weights = self.base.model.state_dict()
-        return fingerprint(
-            part for name in weights for part in (name, weights[name].numpy().tobytes())
-        )
+        return "scratch" if self.base is None else self.base.fingerprint
 
     def build_model(self, *, num_classes: int, seed: int) -> tuple[Model, Transplant | None]:
         """A classifier with a new head on the base, or all new. Equal seeds give equal heads."""
@@ -96,17 +91,8 @@ class Start:
 def start_from_base(path: Path, *, settings: Settings) -> Start:
     """The base decides tokenizer and shape; dropout, pooling and training are the settings'."""
     base = load_base(path)
-    model = dataclasses.replace(
-        base.settings.model,
-        dropout=settings.model.dropout,
-        attention_dropout=settings.model.attention_dropout,
-    )
-    settings = dataclasses.replace(
-        settings,
-        model=model,
-        objective=base.settings.objective,
-        tokenizer=base.settings.tokenizer,
-    )
+    settings = with_base(settings, base.settings)
+    model = settings.model
     if settings.data.max_length > model.max_positions:
         raise ConfigError(
             f"data.max_length is {settings.data.max_length}, but the base {path} has positions "

@@ -213,9 +213,7 @@ def finetune(
         --unlabelled reviews.txt --self-train 1
     """
     base_path = None if base == SCRATCH else Path(base)
-    _check_shape(
-        base_path, size=size, tokenizer=tokenizer, remedy=f"start from --base {SCRATCH}"
-    )
+    _check_shape(base_path, size=size, tokenizer=tokenizer, remedy=f"start from --base {SCRATCH}")
     if unlabelled and adapt is None and self_train is None:
         raise ConfigError(
             f"--unlabelled {unlabelled[0]} is given, and nothing reads it.",
