@@ -1,0 +1,202 @@
+"""One run, ready to answer: its classifier in the fastest runtime that is exact, and its name.
+
+Comes in: a run folder, of `regraft finetune` or of `regraft fit`. Goes out: an `Engine` that was
+tried on made-up texts. Knows nothing of requests.
+"""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import scipy.special
+from numpy.typing import NDArray
+
+from regraft.batches import ExampleRows, budget_batches
+from regraft.classifier import Classifier, TextClassifier, load_classifier, prediction
+from regraft.errors import RegraftError, RunFolderError
+from regraft.fitted import FittedClassifier
+from regraft.interop.delivery import TOLERANCE, needed
+from regraft.interop.onnx import MODEL_NAME, export_onnx
+from regraft.runfolder import read_info
+from regraft.runtime import SILENT, Progress, fingerprint
+from regraft.synthetic import synthetic_reviews
+
+if TYPE_CHECKING:
+    from regraft.attribution import Explainer
+
+Runtime = Literal["auto", "onnx", "torch"]
+# Positions a run of the session, padding included: texts of like length go together, and more of
+# them at once are no faster on a CPU.
+_SESSION_TOKENS = 1024
+_LONG_TEXT = 4_000  # words: more than any model of ours reads
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A run that answers. `classifier` does so; `original` is the same in torch, to be explained.
+
+    model: the name of the run folder and a fingerprint of its run.json. difference: the largest
+    between a probability of the one and of the other, on made-up texts. note: why it is torch, if
+    onnxruntime was to be.
+    """
+
+    model: str
+    fingerprint: str
+    kind: str
+    labels: tuple[str, ...]
+    runtime: Literal["onnxruntime", "torch"]
+    is_calibrated: bool
+    classifier: Classifier
+    original: TextClassifier | FittedClassifier
+    difference: float
+    note: str
+
+    def classify(self, texts: Sequence[str]) -> list[dict[str, Any]]:
+        """What `regraft predict` says of each text."""
+        rows = self.classifier.predict_proba(texts).tolist()
+        return [prediction(self.labels, row) for row in rows]
+
+    def explain(self, text: str) -> dict[str, Any]:
+        """Which words moved the decision, as `regraft explain` tells it."""
+        return self._explainer.explain(text).to_dict()
+
+    @cached_property
+    def _explainer(self) -> "Explainer":
+        from regraft.attribution import Explainer
+
+        return Explainer(self.original)
+
+
+def run_fingerprint(run_dir: Path) -> str:
+    """Changes whenever a run is written anew: run.json says when it was made and what came out."""
+    return fingerprint([repr(read_info(run_dir))])
+
+
+def load_engine(run_dir: Path, *, runtime: Runtime = "auto", progress: Progress = SILENT) -> Engine:
+    """Load a run, choose its runtime, and try it; refuses what gives no probabilities."""
+    # Looked up once: a link may point elsewhere before all files are read.
+    run_dir = Path(os.path.realpath(run_dir))
+    before = run_fingerprint(run_dir)
+    original, kind = load_classifier(run_dir), read_info(run_dir).kind
+    exact_NC = _probabilities(original, run_dir=run_dir)
+    answering: Classifier = original
+    difference, note = 0.0, ""
+    if runtime != "torch" and isinstance(original, TextClassifier):
+        try:
+            answering = _onnx_classifier(original, run_dir=run_dir, progress=progress)
+            difference = _difference(answering, exact_NC, run_dir=run_dir)
+        # Whatever an exporter trips over: the run itself is sound, and torch can answer.
+        except Exception as error:
+            if runtime == "onnx":
+                raise
+            answering, difference = original, 0.0
+            told = error.problem if isinstance(error, RegraftError) else f"{error!r:.200}"
+            note = f"onnxruntime is not used: {told}"
+    elif runtime == "onnx":
+        note = "onnxruntime is not used: a blend has no graph, its members are tables of words."
+    if run_fingerprint(run_dir) != before:
+        raise RunFolderError(
+            f"{run_dir} was written anew while it was read.",
+            remedy="Wait until it is complete.",
+        )
+    return Engine(
+        model=f"{run_dir.name}@{before[:12]}",
+        fingerprint=before,
+        kind=kind,
+        labels=tuple(str(label) for label in original.classes_),
+        runtime="torch" if answering is original else "onnxruntime",
+        is_calibrated=isinstance(original, FittedClassifier),
+        classifier=answering,
+        original=original,
+        difference=difference,
+        note=note,
+    )
+
+
+class OnnxClassifier:
+    """A fine-tuned classifier whose scores come from onnxruntime."""
+
+    def __init__(self, original: TextClassifier, *, graph_path: Path) -> None:
+        onnxruntime = needed("onnxruntime", extra="onnx")
+        options = onnxruntime.SessionOptions()
+        # Threads that spin while they wait take the core from whoever reads the next request.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        self._session = onnxruntime.InferenceSession(
+            graph_path, options, providers=["CPUExecutionProvider"]
+        )
+        self._original = original
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """The labels, in the order of the columns of `predict_proba`."""
+        classes: NDArray[Any] = self._original.classes_
+        return classes
+
+    def predict_proba(
+        self, texts: Sequence[str], /, *, progress: Progress = SILENT
+    ) -> NDArray[np.float64]:
+        """N x C probabilities, as the original gives them."""
+        rows = ExampleRows(
+            texts,
+            targets=[0] * len(texts),
+            tokenizer=self._original.tokenizer_,
+            data=self._original.settings_.data,
+        )
+        numbers = np.arange(len(texts))
+        probabilities_NC = np.empty((len(texts), len(self.classes_)))
+        for group in budget_batches(rows.lengths, numbers=numbers, max_tokens=_SESSION_TOKENS):
+            batch = rows.batch(group)
+            given = {
+                "input_ids": batch.ids_BT.numpy(),
+                "attention_mask": batch.real_BT.numpy().astype(np.int64),
+            }
+            scores_BC = self._session.run(["logits"], given)[0]
+            probabilities_NC[group] = scipy.special.softmax(scores_BC.astype(np.float64), axis=1)
+        return probabilities_NC
+
+
+def _onnx_classifier(
+    original: TextClassifier, *, run_dir: Path, progress: Progress
+) -> OnnxClassifier:
+    with tempfile.TemporaryDirectory(prefix="regraft-serve-") as folder:
+        out = Path(folder) / "onnx"
+        export_onnx(run_dir, out=out, progress=progress)
+        return OnnxClassifier(original, graph_path=out / MODEL_NAME)
+
+
+def _trial_texts() -> list[str]:
+    """Made up: reviews, nothing, one sign, several scripts, more than is read."""
+    reviews = [review.text for review in synthetic_reviews(num_documents=8, seed=0)]
+    return [*reviews, "", "!", "Книга 長い本 \U0001f600 كتاب", "word " * _LONG_TEXT]
+
+
+def _probabilities(classifier: Classifier, *, run_dir: Path) -> NDArray[np.float64]:
+    """Of the trial texts, all at once and one alone; refused if they are none."""
+    texts = _trial_texts()
+    found = classifier.predict_proba(texts)
+    alone = classifier.predict_proba(texts[:1])
+    is_sound = np.isfinite(found).all() and np.abs(found.sum(axis=1) - 1).max() < TOLERANCE
+    if not is_sound or np.abs(alone - found[:1]).max() > TOLERANCE:
+        raise RunFolderError(
+            f"{run_dir} does not give probabilities on made-up texts.",
+            "Those of a text add up to 1, and do not depend on its neighbours.",
+            remedy="Train again, or serve another run.",
+        )
+    return found
+
+
+def _difference(answering: Classifier, exact_NC: NDArray[np.float64], *, run_dir: Path) -> float:
+    found_NC = _probabilities(answering, run_dir=run_dir)
+    largest = float(np.abs(found_NC - exact_NC).max())
+    if largest > TOLERANCE:
+        raise RunFolderError(
+            f"In onnxruntime, a probability differs by {largest:.2g} from torch's.",
+            f"At most {TOLERANCE:g} is exact enough.",
+            remedy="Serve with --runtime torch, and please report this.",
+        )
+    return largest

@@ -1,0 +1,176 @@
+"""Requests wait here in order, and are answered together: one thread, one batch at a time.
+
+Comes in: texts, each request's by itself. Goes out: the answers to each. While one batch is
+computed the next one gathers; there is no timer, so a lone request never waits. A queue that is
+full refuses instead of growing. Knows nothing of HTTP but the refusals it raises.
+"""
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from regraft.errors import RegraftError
+from regraft.serve.engine import Engine
+from regraft.serve.limits import Limits, RefusedError, failure
+
+_LOGGER = logging.getLogger(__name__)
+# In the queue, an explanation counts as so many texts: the model reads its text about as often.
+EXPLANATION_COST = 32
+# How much the latest batch counts in the mean time a text takes.
+_NEWEST_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was found, and which engine found it: another may have taken its place since."""
+
+    engine: Engine
+    values: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class _Job:
+    texts: Sequence[str]
+    is_explained: bool
+    future: "asyncio.Future[Answer]"
+
+    @property
+    def cost(self) -> int:
+        return EXPLANATION_COST if self.is_explained else len(self.texts)
+
+
+class BatchQueue:
+    """The one way to the engine. `engine` may be replaced at any time: the next batch takes it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        limits: Limits,
+        on_batch: Callable[[int, float], None] = lambda num_texts, seconds: None,
+    ) -> None:
+        self.engine = engine
+        self._limits = limits
+        self._on_batch = on_batch
+        self._jobs: deque[_Job] = deque()
+        self._cost_waiting = 0
+        self._seconds_each = 0.0
+        self._arrived = asyncio.Event()
+        # One thread: explanations hang hooks into the model that classifies.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="regraft-serve")
+
+    @property
+    def num_waiting(self) -> int:
+        """Texts that no batch has taken yet."""
+        return self._cost_waiting
+
+    async def classify(self, texts: Sequence[str]) -> Answer:
+        """The predictions of texts, in their order."""
+        return await self._answer_to(texts, is_explained=False)
+
+    async def explain(self, text: str) -> Answer:
+        """What moved the decision about a text."""
+        return await self._answer_to([text], is_explained=True)
+
+    async def run(self) -> None:
+        """Answer until cancelled; what is left then is never answered."""
+        try:
+            while True:
+                await self._arrived.wait()
+                self._arrived.clear()
+                while self._jobs:
+                    await self._compute(self._take())
+        finally:
+            self._thread.shutdown(wait=False)
+
+    async def _answer_to(self, texts: Sequence[str], *, is_explained: bool) -> Answer:
+        job = _Job(texts, is_explained, asyncio.get_running_loop().create_future())
+        # What is larger than the whole queue is let in when nothing waits.
+        if self._jobs and self._cost_waiting + job.cost > self._limits.max_waiting:
+            raise self._full()
+        self._jobs.append(job)
+        self._cost_waiting += job.cost
+        self._arrived.set()
+        try:
+            return await asyncio.wait_for(job.future, self._limits.seconds)
+        except asyncio.TimeoutError as error:
+            raise RefusedError(
+                503,
+                f"There was no answer within {self._limits.seconds:g} seconds.",
+                "The request was dropped.",
+                remedy="Try again later, or send fewer and shorter texts.",
+                headers={"Retry-After": str(self._retry_seconds())},
+            ) from error
+
+    def _full(self) -> RefusedError:
+        seconds = self._retry_seconds()
+        return RefusedError(
+            429,
+            f"{self._cost_waiting:,} texts are waiting.",
+            f"At most {self._limits.max_waiting:,} may wait.",
+            remedy=f"Try again in {seconds} seconds.",
+            headers={"Retry-After": str(seconds)},
+        )
+
+    def _retry_seconds(self) -> int:
+        return max(math.ceil(self._cost_waiting * self._seconds_each), 1)
+
+    def _take(self) -> list[_Job]:
+        """The first request and those behind it that fit; explanations are computed alone."""
+        taken: list[_Job] = []
+        room = self._limits.max_batch
+        while self._jobs:
+            job = self._jobs[0]
+            if taken and (job.is_explained or taken[0].is_explained or job.cost > room):
+                break
+            self._jobs.popleft()
+            self._cost_waiting -= job.cost
+            if not job.future.done():  # nobody waits any longer for one that is late
+                taken.append(job)
+                room -= job.cost
+        return taken
+
+    async def _compute(self, jobs: list[_Job]) -> None:
+        if not jobs:
+            return
+        engine, loop = self.engine, asyncio.get_running_loop()
+        cost, start = sum(job.cost for job in jobs), loop.time()
+        try:
+            values = await loop.run_in_executor(self._thread, _values, engine, jobs)
+        except Exception as error:
+            await self._single_out(jobs, error)
+            return
+        seconds = loop.time() - start
+        self._seconds_each += _NEWEST_SHARE * (seconds / cost - self._seconds_each)
+        self._on_batch(sum(len(job.texts) for job in jobs), seconds)
+        place = 0
+        for job in jobs:
+            if not job.future.done():
+                found = values[place : place + len(job.texts)]
+                job.future.set_result(Answer(engine, found))
+            place += len(job.texts)
+
+    async def _single_out(self, jobs: list[_Job], error: Exception) -> None:
+        """One request must not spoil the answers to its neighbours: each is computed again."""
+        if len(jobs) > 1:
+            for job in jobs:
+                await self._compute([job])
+            return
+        if not isinstance(error, RegraftError):
+            # Not raised on: the connection would be closed over it.
+            _LOGGER.error("a request failed", exc_info=error)
+            error = failure()
+        if not jobs[0].future.done():
+            jobs[0].future.set_exception(error)
+
+
+def _values(engine: Engine, jobs: Sequence[_Job]) -> list[dict[str, Any]]:
+    """What the thread does: one value for every text of the jobs, in order."""
+    if jobs[0].is_explained:
+        return [engine.explain(jobs[0].texts[0])]
+    return engine.classify([text for job in jobs for text in job.texts])

@@ -1,0 +1,115 @@
+"""One run ready to answer: its runtime, its exactness, its name, and what it refuses."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_examples
+from random_runs import LABELS, unchecked, write_run
+from safetensors.torch import save_file
+
+from regraft.classifier import load_classifier
+from regraft.errors import ConfigError, RunFolderError
+from regraft.runfolder import load_run
+from regraft.runtime import write_json
+from regraft.serve.engine import load_engine, run_fingerprint
+
+TEXTS = [text for text, _ in make_examples(40, seed=5)]
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("engine") / "reviews"
+    return write_run(folder, preset="modern", objective="masked", pooling="mean")
+
+
+def expected(run_dir: Path, texts: list[str]) -> np.ndarray:
+    return load_classifier(run_dir).predict_proba(texts)
+
+
+def probabilities(values: list[dict]) -> np.ndarray:
+    return np.array([list(value["probabilities"].values()) for value in values])
+
+
+@pytest.mark.parametrize("preset", ["modern", "lab"])
+def test_onnxruntime_answers_what_predict_answers(preset, tmp_path):
+    pytest.importorskip("onnxruntime")
+    objective, pooling = {"modern": ("masked", "mean"), "lab": ("causal", "last")}[preset]
+    run_dir = write_run(tmp_path / "run", preset=preset, objective=objective, pooling=pooling)
+    with unchecked():
+        engine = load_engine(run_dir, runtime="onnx")
+        values = engine.classify(TEXTS)
+    assert engine.runtime == "onnxruntime"
+    assert 0 < engine.difference < 1e-5
+    assert probabilities(values) == pytest.approx(expected(run_dir, TEXTS), abs=1e-5)
+
+
+def test_torch_answers_what_predict_answers(run_dir):
+    engine = load_engine(run_dir, runtime="torch")
+    values = engine.classify(TEXTS)
+    assert (engine.runtime, engine.kind, engine.note) == ("torch", "classifier", "")
+    assert not engine.is_calibrated
+    assert engine.labels == LABELS
+    assert probabilities(values) == pytest.approx(expected(run_dir, TEXTS), abs=1e-6)
+    assert [value["label"] for value in values] == load_classifier(run_dir).predict(TEXTS).tolist()
+
+
+def test_without_the_extra_torch_answers_and_says_so(run_dir, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    engine = load_engine(run_dir)
+    assert engine.runtime == "torch"
+    assert engine.note.startswith("onnxruntime is not used: This export needs onnxruntime")
+    with pytest.raises(ConfigError, match="needs onnxruntime"):
+        load_engine(run_dir, runtime="onnx")
+
+
+def test_export_that_differs_is_not_used(run_dir, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    from regraft.serve import engine as module
+
+    class Inexact(module.OnnxClassifier):
+        def predict_proba(self, texts, /, *, progress=module.SILENT):
+            return np.roll(super().predict_proba(texts, progress=progress), 1, axis=1)
+
+    monkeypatch.setattr(module, "OnnxClassifier", Inexact)
+    with unchecked():
+        engine = load_engine(run_dir)
+        assert engine.runtime == "torch"
+        assert engine.note.startswith("onnxruntime is not used: In onnxruntime, a probability")
+        with pytest.raises(RunFolderError, match=r"At most 0\.0001 is exact enough"):
+            load_engine(run_dir, runtime="onnx")
+
+
+def test_model_is_named_after_the_folder_and_what_is_in_it(run_dir, tmp_path):
+    link = tmp_path / "current"
+    link.symlink_to(run_dir, target_is_directory=True)
+    name = load_engine(link, runtime="torch").model
+    assert name == f"reviews@{run_fingerprint(run_dir)[:12]}"
+
+
+def test_explanation_is_of_the_same_decision(run_dir):
+    engine = load_engine(run_dir, runtime="torch")
+    explained = engine.explain(TEXTS[0])
+    assert explained["label"] == engine.classify(TEXTS[:1])[0]["label"]
+    assert [word["text"] for word in explained["words"]][:3] == TEXTS[0].split()[:3]
+
+
+def test_missing_folder_is_named(tmp_path):
+    with pytest.raises(RunFolderError, match="There is no run folder"):
+        load_engine(tmp_path / "missing")
+
+
+def test_run_that_gives_no_probabilities_is_refused(tmp_path):
+    run_dir = write_run(tmp_path / "run", preset="lab", objective="causal", pooling="last")
+    run = load_run(run_dir)
+    with torch.no_grad():
+        for parameter in run.model.head.parameters():
+            parameter.fill_(torch.nan)
+    save_file(run.model.state_dict(), run_dir / "model.safetensors")
+    info = json.loads((run_dir / "run.json").read_text())
+    write_json(run_dir / "run.json", {**info, "weights_digest": None})
+    with pytest.raises(RunFolderError, match="does not give probabilities on made-up texts"):
+        load_engine(run_dir, runtime="torch")

@@ -1,0 +1,195 @@
+"""The queue: batches gather, a full queue refuses, one bad text spoils nobody else's answer."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from regraft.classifier import TextClassifier
+from regraft.runtime import SILENT, Progress
+from regraft.serve.engine import Engine
+from regraft.serve.limits import Limits, RefusedError
+from regraft.serve.queue import BatchQueue
+
+LABELS = ("short", "long")
+
+
+class Gated:
+    """Says how long texts are, when its gate is open; "bad" makes it fail."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.batches: list[list[str]] = []
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        return np.array(LABELS)
+
+    def predict_proba(
+        self, texts: Sequence[str], /, *, progress: Progress = SILENT
+    ) -> NDArray[np.float64]:
+        self.batches.append(list(texts))
+        assert self.gate.wait(60)
+        if "bad" in texts:
+            raise ValueError("a bad text")
+        long = np.array([min(len(text), 10) / 10 for text in texts])
+        return np.stack([1 - long, long], axis=1)
+
+
+def engine_of(classifier: Gated, *, model: str = "run@1") -> Engine:
+    return Engine(
+        model=model,
+        fingerprint=model,
+        kind="blend",
+        labels=LABELS,
+        runtime="torch",
+        is_calibrated=True,
+        classifier=classifier,
+        original=TextClassifier(),
+        difference=0.0,
+        note="",
+    )
+
+
+def run_with_queue(queue: BatchQueue, work: Coroutine[Any, Any, Any]) -> Any:
+    async def main() -> Any:
+        answering = asyncio.create_task(queue.run())
+        try:
+            return await asyncio.wait_for(work, 60)
+        finally:
+            answering.cancel()
+            await asyncio.gather(answering, return_exceptions=True)
+
+    return asyncio.run(main())
+
+
+async def started(classifier: Gated) -> None:
+    while not classifier.batches:
+        await asyncio.sleep(0.001)
+
+
+def test_each_request_gets_its_own_answers():
+    classifier = Gated()
+    queue = BatchQueue(engine_of(classifier), limits=Limits())
+    requests = [["a" * length] * (1 + length % 3) for length in range(1, 11)]
+
+    async def work() -> list[Any]:
+        return await asyncio.gather(*(queue.classify(texts) for texts in requests))
+
+    for texts, answer in zip(requests, run_with_queue(queue, work()), strict=True):
+        assert [value["probabilities"]["long"] for value in answer.values] == [
+            len(text) / 10 for text in texts
+        ]
+
+
+def test_requests_that_wait_are_computed_together():
+    classifier = Gated()
+    sizes: list[int] = []
+    limits = Limits(max_batch=4)
+    queue = BatchQueue(
+        engine_of(classifier), limits=limits, on_batch=lambda num, seconds: sizes.append(num)
+    )
+
+    async def work() -> None:
+        classifier.gate.clear()
+        first = asyncio.create_task(queue.classify(["first"]))
+        await started(classifier)
+        rest = [asyncio.create_task(queue.classify(texts)) for texts in (["b"], ["c"] * 3, ["d"])]
+        await asyncio.sleep(0)
+        assert queue.num_waiting == 5
+        classifier.gate.set()
+        await asyncio.gather(first, *rest)
+
+    run_with_queue(queue, work())
+    assert classifier.batches == [["first"], ["b", "c", "c", "c"], ["d"]]
+    assert sizes == [1, 4, 1]
+    assert queue.num_waiting == 0
+
+
+def test_full_queue_refuses_and_recovers():
+    classifier = Gated()
+    queue = BatchQueue(engine_of(classifier), limits=Limits(max_waiting=4))
+
+    async def work() -> None:
+        classifier.gate.clear()
+        first = asyncio.create_task(queue.classify(["first"]))
+        await started(classifier)
+        waiting = [asyncio.create_task(queue.classify(["b", "c"])) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(RefusedError) as caught:
+            await queue.classify(["one too many"])
+        assert caught.value.status == 429
+        assert caught.value.headers == {"Retry-After": "1"}
+        assert str(caught.value) == (
+            "4 texts are waiting. At most 4 may wait. Try again in 1 seconds."
+        )
+        classifier.gate.set()
+        await asyncio.gather(first, *waiting)
+        assert (await queue.classify(["again"])).values[0]["label"] == "short"
+
+    run_with_queue(queue, work())
+
+
+def test_request_larger_than_the_queue_is_let_in_when_nothing_waits():
+    queue = BatchQueue(engine_of(Gated()), limits=Limits(max_waiting=2))
+    answer = run_with_queue(queue, queue.classify(["a"] * 5))
+    assert len(answer.values) == 5
+
+
+def test_late_answer_is_refused_and_not_computed():
+    classifier = Gated()
+    queue = BatchQueue(engine_of(classifier), limits=Limits(seconds=0.05))
+
+    async def work() -> None:
+        classifier.gate.clear()
+        first = asyncio.create_task(queue.classify(["a"]))
+        await started(classifier)
+        second = asyncio.create_task(queue.classify(["b"]))
+        for task in (first, second):
+            with pytest.raises(RefusedError, match=r"There was no answer within 0\.05 seconds\."):
+                await task
+        assert task.exception().status == 503
+        classifier.gate.set()
+        while queue.num_waiting:
+            await asyncio.sleep(0.001)
+
+    run_with_queue(queue, work())
+    assert classifier.batches == [["a"]]
+
+
+def test_bad_text_spoils_no_other_answer():
+    classifier = Gated()
+    queue = BatchQueue(engine_of(classifier), limits=Limits())
+
+    async def work() -> list[Any]:
+        requests = (["good"], ["bad"], ["good", "too"])
+        found = (queue.classify(texts) for texts in requests)
+        return await asyncio.gather(*found, return_exceptions=True)
+
+    good, bad, more = run_with_queue(queue, work())
+    assert isinstance(bad, RefusedError)
+    assert bad.status == 500
+    assert (len(good.values), len(more.values)) == (1, 2)
+
+
+def test_new_engine_answers_the_next_batch():
+    old, new = Gated(), Gated()
+    queue = BatchQueue(engine_of(old, model="run@1"), limits=Limits())
+
+    async def work() -> list[str]:
+        old.gate.clear()
+        first = asyncio.create_task(queue.classify(["a"]))
+        await started(old)
+        queue.engine = engine_of(new, model="run@2")
+        second = asyncio.create_task(queue.classify(["b"]))
+        await asyncio.sleep(0)
+        old.gate.set()
+        return [(await task).engine.model for task in (first, second)]
+
+    assert run_with_queue(queue, work()) == ["run@1", "run@2"]
+    assert (old.batches, new.batches) == ([["a"]], [["b"]])
