@@ -16,7 +16,13 @@ from regraft.cli import app
 from regraft.config import resolve, settings_to_dict
 from regraft.errors import ConfigError
 from regraft.heads import build_language_model
-from regraft.model import attention_mask, rotary_positions, sinusoidal_positions, square_mask
+from regraft.model import (
+    INITIAL_DEVIATION,
+    attention_mask,
+    rotary_positions,
+    sinusoidal_positions,
+    square_mask,
+)
 from regraft.runtime import write_json
 from regraft.vocabulary import numbered_tokenizer
 
@@ -240,6 +246,38 @@ def test_attention_picture_refuses_tokens_that_do_not_fit():
         explain.attention_picture(causal_weights(1, 1, 4), list("abc"), title="short")
 
 
+def test_rollout_multiplies_layers_that_pass_on_half():
+    weights = causal_weights(3, 2, 5)
+    first, second, third = (layer.mean(axis=0) / 2 + np.eye(5) / 2 for layer in weights)
+    rollout = explain.attention_rollout(weights)
+    np.testing.assert_allclose(rollout[0], first)
+    np.testing.assert_allclose(rollout[2], third @ second @ first)
+    np.testing.assert_allclose(rollout.sum(axis=-1), 1)
+    assert not rollout[:, ~square_mask(5).numpy()].any(), "the future reaches nobody"
+
+
+def test_rollout_of_heads_that_look_at_themselves_stays_there():
+    weights = np.broadcast_to(np.eye(4), (2, 3, 4, 4))
+    np.testing.assert_allclose(explain.attention_rollout(weights), [np.eye(4)] * 2)
+
+
+def test_rollout_picture_has_a_panel_a_layer():
+    rollout = explain.attention_rollout(causal_weights(3, 2, 5))
+    figure = explain.rollout_picture(rollout, list("abcde"), title="roll")
+    titles = [axes.get_title() for axes in figure.axes[:3]]
+    assert titles == ["through layer 1", "through layer 2", "through layer 3, the last"]
+    assert drawn(figure).startswith(b"\x89PNG")
+
+
+def test_attention_draws_its_rollout(shared_base, tmp_path):
+    out = tmp_path / "rollout.svg"
+    result = CliRunner().invoke(
+        app, ["attention", str(shared_base), "the plot is dull", "--rollout", "--out", str(out)]
+    )
+    assert result.exit_code == 0
+    assert out.read_bytes().startswith(b"<?xml")
+
+
 def test_pictures_leave_pyplot_alone():
     import matplotlib.pyplot as plt
 
@@ -292,10 +330,13 @@ def test_picture_refuses_a_suffix_that_is_no_picture(name, tmp_path):
     assert not (tmp_path / name).exists()
 
 
-def test_picture_refuses_positions_that_nobody_has_learned(tmp_path):
-    code, said = picture("positions", "--preset", "bert", "--out", tmp_path / "p.png")
-    assert code == 2
-    assert "those of a preset are random numbers. Pass a pre-trained run with --run." in said
+def test_positions_of_a_preset_that_learns_them_are_those_before_training(tmp_path):
+    out = tmp_path / "p.png"
+    assert picture("positions", "--preset", "bert", "--out", out)[0] == 0
+    assert out.read_bytes().startswith(b"\x89PNG")
+    table = explain.unlearned_positions(200, width=48)
+    assert table.shape == (200, 48)
+    assert table.std() == pytest.approx(INITIAL_DEVIATION, rel=0.05)
 
 
 def test_bag_has_neither_attention_nor_mask_nor_positions(tmp_path):
