@@ -155,15 +155,31 @@ def test_numbers_of_the_curve_can_be_opened(full_page: str):
 
 def test_data_tells_balance_leaks_and_contradictions(full_page: str):
     assert "<td>810<small>50.6 %</small></td>" in full_page
-    assert "12 test texts were in the text that the base learned from" in full_page
+    assert "12 test texts were in the text without labels" in full_page
     assert "In train, 2 texts occur more than once" in full_page
 
 
 def test_doubts_name_row_and_runs(full_page: str):
-    assert "Row 17 is labelled <strong>negative</strong>; all 33 runs say" in full_page
+    assert "Row 17 is labelled <strong>negative</strong>; all 33 runs asked say" in full_page
     silent = page(label_doubts=(LabelDoubt(3, "", "a", "b", 0.9, 1),), mistakes=())
     assert "Row 3 is labelled" in silent
     assert "<blockquote" not in silent
+
+
+def test_what_limits_the_verdict_stands_below_it(full_page: str):
+    assert '<p class="limits">With this test set' in full_page
+    assert 'class="limits"' not in page()
+
+
+def test_texts_of_the_base_in_the_test_are_leaks_too():
+    assert ">Without leaks<" in page(num_test_leaks=0, num_text_leaks=1)
+    assert ">Without leaks<" not in page(num_test_leaks=0, num_text_leaks=0)
+
+
+def test_settings_are_told_once(full_page: str):
+    assert full_page.count("<dt>train.lr</dt>") == 1
+    assert "<dt>wide.model.width</dt><dd>24</dd>" in full_page
+    assert "<dt>bases.first</dt><dd>runs/base</dd>" in full_page
 
 
 def test_page_tells_how_to_repeat_it(full_page: str):

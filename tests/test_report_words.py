@@ -29,7 +29,27 @@ def test_paired_test_goes_by_the_corrected_p():
     corrected = dataclasses.replace(TESTS[1], p_holm=0.06)
     told = paired_test_in_words(corrected)
     assert told.startswith("No difference shown")
-    assert "p < 0.001 by permutation (p = 0.060 corrected)" in told
+    assert told.endswith(
+        "p < 0.001 by permutation, p = 0.002 by McNemar's test; p = 0.060 corrected."
+    )
+
+
+def test_paired_test_tells_what_could_not_be_seen():
+    found = dataclasses.replace(TESTS[0], p_difference=0.45, p_holm=0.9, smallest_difference=0.021)
+    assert paired_test_in_words(found).endswith(
+        "p = 0.410 by permutation, p = 0.450 over new seeds and examples, p = 0.500 by McNemar's "
+        "test; p = 0.900 corrected; a true gap of 2.1 points would have shown four times in five."
+    )
+    clear = dataclasses.replace(TESTS[1], smallest_difference=0.021)
+    assert "would have shown" not in paired_test_in_words(clear)
+
+
+def test_verdict_begins_with_one_sentence():
+    verdict = "It pays: 81.2% against 79.0%. With few texts, little is seen. One seed only."
+    headline, limits = words.verdict_parts(verdict)
+    assert headline == "It pays: 81.2% against 79.0%."
+    assert limits == "With few texts, little is seen. One seed only."
+    assert words.verdict_parts("It pays.") == ("It pays.", "")
 
 
 def test_gap_to_the_base_has_the_sign_of_the_arm():
@@ -43,13 +63,15 @@ def test_base_arm_is_the_pretrained_one_or_the_first():
     wide = dataclasses.replace(ARMS[0], name="pretrained:wide")
     assert words.base_arm(comparison(arms=(ARMS[1], wide))) == "pretrained:wide"
     assert words.base_arm(comparison(arms=ARMS[1:])) == "scratch"
+    tests = (dataclasses.replace(TESTS[1], first="frozen"),)
+    assert words.base_arm(comparison(tests=tests)) == "frozen"
 
 
 def test_notes_tell_the_correction_and_the_smallest_gap():
     assert "None is corrected" in words.tests_note(comparison())
     note = words.tests_note(full_comparison())
     assert "corrected p is below 0.05" in note
-    assert "A true gap of 1.9 points is the smallest" in note
+    assert "a true gap of 1.9 points would show four times in five" in note
 
 
 def test_lead_and_sentence_tell_how_often_the_test_was_opened():
@@ -78,8 +100,8 @@ def test_opening_is_told_in_a_line():
             0,
             [
                 "1 test text occurs in train or valid too, exactly or nearly; every arm is scored "
-                "with and without them.",
-                "No test text was in the text that the base learned from.",
+                "with and without.",
+                "No test text was in the text without labels, not even nearly.",
             ],
         ),
         (
@@ -87,7 +109,8 @@ def test_opening_is_told_in_a_line():
             12,
             [
                 "No test text occurs in train or valid, not even nearly.",
-                "12 test texts were in the text that the base learned from, without their labels.",
+                "12 test texts were in the text without labels, exactly or nearly; every arm is "
+                "scored with and without.",
             ],
         ),
     ],

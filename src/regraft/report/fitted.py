@@ -15,7 +15,7 @@ from regraft.evidence import REPORT_NAME
 from regraft.fit import FitResult
 from regraft.fitted import FinalScore
 from regraft.report import markdown, words
-from regraft.report.drawing import figure_for_page, write_figures
+from regraft.report.drawing import write_figures
 from regraft.report.elements import (
     Cell,
     Scored,
@@ -23,7 +23,6 @@ from regraft.report.elements import (
     command,
     escape,
     facts,
-    figure,
     page,
     paragraph,
     prose,
@@ -40,11 +39,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _DESCRIPTIONS = {
-    "blend": "all members together: what `regraft predict` uses",
+    "blend": "all members together: what regraft predict uses",
     "linear": "TF-IDF of the labelled texts, logistic regression",
     "latent": "TF-IDF and SVD of all text, logistic regression",
     "features": "vectors of the bases, logistic regression",
 }
+
+
+_MEMBERS_NOTE = (
+    "Scores are percentages with 95 % intervals over examples. The weight says how much a member "
+    "has to say in the blend. Cost is the time of a member by itself; that of the blend is all of "
+    "it, bases included."
+)
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,7 @@ def write_fit_report(
     )
     figures = {"members": _members_figure(told)}
     texts = {
-        "report.html": _to_html(told, figures),
+        "report.html": _to_html(told),
         "report.md": _to_markdown(told),
         "members.csv": _to_csv(told),
     }
@@ -160,17 +166,18 @@ def _to_csv(told: _Told) -> str:
     return to_csv([*columns, "macro_f1", "calibration_error", "weight", "seconds"], rows)
 
 
-def _to_html(told: _Told, figures: "dict[str, Figure]") -> str:
+def _to_html(told: _Told) -> str:
     return page(
         title=f"regraft: {told.verdict}",
         eyebrow="regraft · the classifier you have now",
         headline=told.verdict,
         is_good=told.is_good,
+        limits="",
         worth="",
         lead=_lead(told),
         warnings=_warnings(told),
         sections=[
-            Section("members", "The blend and its members", _members(told, figures)),
+            Section("members", "The blend and its members", _members(told)),
             Section("differences", "Are the differences real?", _tests(told)),
             Section("calibration", "How sure, how right", _calibration(told)),
             Section("plan", "What the minutes went into", _plan(told)),
@@ -208,7 +215,8 @@ def _warnings(told: _Told) -> list[str]:
         warnings.append(
             f"{told.tested.num_leaks:,} of {told.tested.num_test:,} test examples are also among "
             "the labelled ones, exactly or nearly; without them the blend has "
-            f"{words.interval_in_words(clean)} %."
+            f"{words.percent(clean.mean)} % ({words.percent(clean.low)} to "
+            f"{words.percent(clean.high)})."
         )
     if told.tested is not None and told.tested.num_in_text:
         warnings.append(
@@ -220,7 +228,7 @@ def _warnings(told: _Told) -> list[str]:
     return warnings
 
 
-def _members(told: _Told, figures: "dict[str, Figure]") -> str:
+def _members(told: _Told) -> str:
     judged = f"By {told.judged_on}"
     columns = ["Member", judged] if told.tested is None else ["Member", "Test accuracy"]
     columns += [] if told.tested is None else ["Macro-F1", judged]
@@ -245,18 +253,8 @@ def _members(told: _Told, figures: "dict[str, Figure]") -> str:
             Cell(words.in_seconds(seconds), words.duration(seconds) if seconds >= 120 else ""),
         ]
         rows.append(Scored(name, _DESCRIPTIONS.get(name, ""), styles[name], shown, cells))
-    described = ", ".join(f"{row.name} {words.percent(row.score.mean)} %" for row in rows)
-    svg = figure_for_page(figures["members"], name="members", described=f"Accuracy: {described}.")
-    return score_table(columns, rows, caption="The blend and its members") + figure(
-        svg, note=_members_note(told)
-    )
-
-
-def _members_note(told: _Told) -> str:
-    return (
-        "Scores are percentages with 95 % intervals over examples. The weight says how much a "
-        "member has to say in the blend. Cost is the time of a member by itself; that of the blend "
-        "is all of it, bases included."
+    return score_table(columns, rows, caption="The blend and its members") + paragraph(
+        _MEMBERS_NOTE, css_class="note"
     )
 
 
@@ -298,7 +296,8 @@ def _temperature(told: _Told) -> str:
 
 
 def _plan(told: _Told) -> str:
-    return f'<div class="facts">{facts("The plan", _plan_facts(told))}</div>'
+    rows = [(name, [Cell(value)]) for name, value in _plan_facts(told)]
+    return table(["What", "How much"], rows, caption="What the recipe was given and what it did")
 
 
 def _plan_facts(told: _Told) -> list[tuple[str, str]]:
@@ -360,7 +359,7 @@ def _to_markdown(told: _Told) -> str:
         "## The blend and its members",
         markdown.table(columns, rows),
         "![Accuracy of the blend and its members](members.png)",
-        _members_note(told),
+        _MEMBERS_NOTE,
         *(["## Are the differences real?", "\n".join(paired)] if paired else []),
         "## How sure, how right",
         _temperature(told),

@@ -88,7 +88,7 @@ def _curve(comparison: Comparison, drawn: set[str]) -> list[str]:
 
 
 def _arms(comparison: Comparison) -> list[str]:
-    shows_leaks = comparison.num_test_leaks > 0
+    shows_leaks = words.has_leaks(comparison)
     columns = ["arm", "test accuracy, %"]
     columns += ["without leaks, %"] if shows_leaks else []
     columns += [f"against {words.base_arm(comparison)}"] if comparison.tests else []
@@ -181,7 +181,7 @@ def _doubts(comparison: Comparison) -> list[str]:
         ]
         for doubt in comparison.label_doubts
     ]
-    columns = ["row", "label", "all runs say", "at", "text"]
+    columns = ["row", "label", "the runs say", "at", "text"]
     return ["## Labels to doubt", words.DOUBTS_NOTE, table(columns, rows)]
 
 

@@ -46,10 +46,12 @@ REPEAT = "regraft compare --from report.json --out NEW_FOLDER"
 
 def comparison_to_html(comparison: Comparison, *, figures: "dict[str, Figure]") -> str:
     """One page that needs nothing else; every text from data or settings is escaped."""
+    headline, limits = words.verdict_parts(comparison.verdict)
     return page(
         title=f"regraft: {comparison.verdict}",
         eyebrow="regraft · was pre-training worth it?",
-        headline=comparison.verdict,
+        headline=headline,
+        limits=limits,
         is_good=comparison.verdict_kind == "pays",
         worth=comparison.worth.sentence if comparison.worth else "",
         lead=words.lead(comparison),
@@ -126,7 +128,7 @@ def _curve(comparison: Comparison, figures: "dict[str, Figure]") -> str:
 
 
 def _arms(comparison: Comparison) -> str:
-    shows_leaks = comparison.num_test_leaks > 0
+    shows_leaks = words.has_leaks(comparison)
     base = words.base_arm(comparison)
     columns = ["Arm", "Test accuracy"]
     columns += ["Without leaks"] if shows_leaks else []
@@ -248,7 +250,7 @@ def _doubts(doubts: Sequence[LabelDoubt]) -> str:
 
 
 def _runs(num_runs: int) -> str:
-    return "the one run says" if num_runs == 1 else f"all {num_runs:,} runs say"
+    return "the one run asked says" if num_runs == 1 else f"all {num_runs:,} runs asked say"
 
 
 def _confusions(comparison: Comparison) -> str:
@@ -351,10 +353,25 @@ def _ran(comparison: Comparison) -> str:
 
 def ran_facts(comparison: Comparison) -> dict[str, list[tuple[str, str]]]:
     """Everything that ran, as names and values under a few titles."""
+    request = dict(comparison.request or {})
+    # Those of the first base are told below; of another, only what is different.
+    settings = request.pop("settings", None) or {}
+    other_settings = {
+        name: {
+            key: value
+            for key, value in flat(values).items()
+            if flat(comparison.settings).get(key) != value
+        }
+        for name, values in settings.items()
+        if name
+    }
+    if isinstance(request.get("bases"), dict):
+        request["bases"] = {name or "first": path for name, path in request["bases"].items()}
     chosen = {arm.name: words.choices_in_words(arm) for arm in comparison.arms if arm.chosen}
     titles = (
         ("The base", comparison.base),
-        ("What was asked for", comparison.request or {}),
+        ("What was asked for", request),
+        ("Settings of other bases", other_settings),
         ("Chosen on valid", chosen),
         ("Settings", comparison.settings),
         ("Versions and machine", comparison.environment),

@@ -115,7 +115,16 @@ def _curve(comparison: Comparison) -> str:
 
 
 def _tests(comparison: Comparison) -> str:
-    columns = ["first", "second", *interval_columns("difference")]
+    columns = [
+        "first",
+        "second",
+        *interval_columns("difference"),
+        "p_permutation",
+        "p_mcnemar",
+        "p_difference",
+        "p_holm",
+        "smallest_difference",
+    ]
     rows = [
         [
             test.first,
@@ -123,11 +132,13 @@ def _tests(comparison: Comparison) -> str:
             *interval_cells(test.difference),
             test.p_permutation,
             test.p_mcnemar,
+            test.p_difference,
             test.p_holm,
+            test.smallest_difference,
         ]
         for test in comparison.tests
     ]
-    return to_csv([*columns, "p_permutation", "p_mcnemar", "p_holm"], rows)
+    return to_csv(columns, rows)
 
 
 def interval_columns(name: str) -> list[str]:

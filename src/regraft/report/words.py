@@ -4,6 +4,7 @@ Comes in: values of a Comparison. Goes out: plain text, not yet escaped for any 
 whose value was not found is empty, and left out by whoever tells it.
 """
 
+import re
 from typing import Any
 
 from regraft.evidence import SIGNIFICANCE, ArmSummary, Comparison, LengthBin, Opening, PairedTest
@@ -22,13 +23,29 @@ def paired_test_in_words(test: PairedTest) -> str:
         claim = f"{better} beats {worse} by {100 * abs(gap.mean):.1f} points"
     else:
         claim = f"No difference shown between {test.first} and {test.second}"
-    corrected = "" if test.p_holm is None else f" ({p_value(test.p_holm)} corrected)"
-    return (
+    told = [f"{p_value(test.p_permutation)} by permutation"]
+    if test.p_difference is not None:
+        told.append(f"{p_value(test.p_difference)} over new seeds and examples")
+    told.append(f"{p_value(test.p_mcnemar)} by McNemar's test")
+    parts = [
         f"{claim}: {test.first} minus {test.second} is {points(gap.mean)} points, "
-        f"95 % interval {points(gap.low)} to {points(gap.high)}; "
-        f"{p_value(test.p_permutation)} by permutation{corrected}, "
-        f"{p_value(test.p_mcnemar)} by McNemar's test."
-    )
+        f"95 % interval {points(gap.low)} to {points(gap.high)}",
+        ", ".join(told),
+    ]
+    if test.p_holm is not None:
+        parts.append(f"{p_value(test.p_holm)} corrected")
+    if test.smallest_difference is not None and not test.is_significant:
+        parts.append(
+            f"a true gap of {100 * test.smallest_difference:.1f} points would have shown four "
+            "times in five"
+        )
+    return "; ".join(parts) + "."
+
+
+def verdict_parts(verdict: str) -> tuple[str, str]:
+    """(the first sentence, what limits it)."""
+    first, *rest = re.split(r"(?<=\.) (?=[A-Z])", verdict, maxsplit=1)
+    return first, "".join(rest)
 
 
 def lead(comparison: Comparison) -> str:
@@ -50,8 +67,11 @@ def lead(comparison: Comparison) -> str:
 
 
 def base_arm(comparison: Comparison) -> str:
-    """The arm that the report is about: the pre-trained one, or the first."""
+    """The arm that the report is about: that of the tests, else a pre-trained one or the first."""
     names = [arm.name for arm in comparison.arms]
+    tested = [test.first for test in comparison.tests if test.first in names]
+    if tested:
+        return tested[0]
     bases = [name for name in names if name.partition(":")[0] == "pretrained"]
     return "pretrained" if "pretrained" in names else (bases or names)[0]
 
@@ -75,25 +95,26 @@ def against_base(test: PairedTest | None) -> tuple[str, str]:
 def arms_note(comparison: Comparison) -> str:
     """How to read the table of arms."""
     note = (
-        "Scores are percentages. Intervals are 95 % and resample seeds and test examples together. "
-        "Cost is the training time of one seed."
+        "Scores are percentages. Intervals are 95 % and count both the choice of test examples and "
+        "the luck of seeds. Cost is the training time of one seed."
     )
     if comparison.tests:
         corrected = any(test.p_holm is not None for test in comparison.tests)
         note += (
             f" “Against {base_arm(comparison)}” is the arm minus that one on the same test "
-            "examples, with p by permutation"
+            "examples, with its p"
             + (", corrected for there being several tests (Holm)." if corrected else ".")
         )
-    if comparison.num_test_leaks:
-        note += " “Without leaks” leaves out test texts that occur in train or valid too."
+    if has_leaks(comparison):
+        note += " “Without leaks” leaves out test texts that were seen before."
     return note
 
 
 def tests_note(comparison: Comparison) -> str:
     """How far the paired tests reach."""
     note = (
-        "The permutation test and the interval use every seed, McNemar's test the first seed only."
+        "The permutation test takes the runs as they are, McNemar's test the first seed only; the "
+        "interval is about new seeds and new examples."
     )
     if all(test.p_holm is None for test in comparison.tests):
         note += " None is corrected for there being several."
@@ -104,8 +125,9 @@ def tests_note(comparison: Comparison) -> str:
         )
     if comparison.smallest_difference is not None:
         note += (
-            f" A true gap of {100 * comparison.smallest_difference:.1f} points is the smallest "
-            "that a test set of this size shows four times in five; smaller ones may be missed."
+            f" With this test set and these seeds, a true gap of "
+            f"{100 * comparison.smallest_difference:.1f} points would show four times in five; "
+            "smaller ones are easily missed."
         )
     return note
 
@@ -150,8 +172,8 @@ def calibration_note(comparison: Comparison) -> str:
 
 LENGTH_NOTE = "Accuracy on test by the length of the text in words, mean over seeds."
 DOUBTS_NOTE = (
-    "Every run contradicts these labels with confidence. Either the label is wrong, or all runs "
-    "share a blind spot: worth a look."
+    "Here the runs agree with each other, with confidence, and not with the label. Either it is "
+    "wrong, or they share a blind spot: worth a look."
 )
 CONFUSIONS_NOTE = (
     "Rows are the labels, columns the predictions; counts on test, all seeds together."
@@ -163,6 +185,11 @@ def mistakes_title(comparison: Comparison) -> str:
     return f"Where the {base_arm(comparison)} arm is surest and wrong"
 
 
+def has_leaks(comparison: Comparison) -> bool:
+    """Was any test text seen before the test?"""
+    return bool(comparison.num_test_leaks or comparison.num_text_leaks)
+
+
 def leak_sentences(comparison: Comparison) -> list[str]:
     """Which test texts were seen before the test, as far as it was looked for."""
     sentences = []
@@ -171,17 +198,18 @@ def leak_sentences(comparison: Comparison) -> list[str]:
         occur = "test text occurs" if leaks == 1 else "test texts occur"
         sentences.append(
             f"{leaks:,} {occur} in train or valid too, exactly or nearly; every arm is scored with "
-            "and without them."
+            "and without."
         )
     else:
         sentences.append("No test text occurs in train or valid, not even nearly.")
     if in_text:
         were = "test text was" if in_text == 1 else "test texts were"
         sentences.append(
-            f"{in_text:,} {were} in the text that the base learned from, without their labels."
+            f"{in_text:,} {were} in the text without labels, exactly or nearly; every arm is "
+            "scored with and without."
         )
     elif in_text == 0:
-        sentences.append("No test text was in the text that the base learned from.")
+        sentences.append("No test text was in the text without labels, not even nearly.")
     return sentences
 
 
