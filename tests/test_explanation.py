@@ -14,6 +14,7 @@ from regraft.explanation import (
     explanation_to_html_fragment,
     facts_told,
     harmless,
+    signed,
 )
 from regraft.words import word_spans
 
@@ -87,6 +88,13 @@ def test_facts_tell_what_limits_the_scores():
     assert "5 neighbours at a time" in told
     assert "Rank correlation with leave-one-out: +0.50." in told
     assert "completeness gap +0.000" in told
+
+
+def test_nothing_has_no_minus():
+    assert [signed(score) for score in (-0.001, 0.0, 0.126, -0.5)] == [
+        *("+0.00", "+0.00", "+0.13", "-0.50")
+    ]
+    assert signed(-0.0001, digits=3) == "+0.000"
 
 
 class Tags(HTMLParser):

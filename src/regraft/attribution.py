@@ -122,7 +122,7 @@ class Explainer:
             words_W, rest = contributions(self.classifier, text, target=target, spans=spans)
             found = _Found(
                 words_W,
-                baseline=-float(np.log(len(self.labels) - 1)),
+                baseline=float(np.log(1 / (len(self.labels) - 1))),
                 baseline_name="all labels equally likely",
                 elsewhere=rest,
             )

@@ -113,6 +113,11 @@ class Explanation:
         return {**asdict(self), "words": [asdict(word) for word in self.words], **derived}
 
 
+def signed(score: float, *, digits: int = 2) -> str:
+    """A score as it is shown, with its sign; nothing is +0.00, never -0.00."""
+    return f"{round(score, digits) + 0.0:+.{digits}f}"
+
+
 def harmless(text: str) -> str:
     """The text with characters that command a terminal or reorder a page made visible."""
     return "".join(map(_harmless, text))
@@ -167,12 +172,12 @@ def facts_told(explanation: Explanation) -> list[str]:
     """How far the scores can be trusted, a sentence each."""
     found = explanation
     steps = f", {found.num_steps} steps" if found.num_steps else ""
-    rest = f", of which {found.elsewhere:+.2f} belongs to no word" if found.elsewhere else ""
+    rest = f", of which {signed(found.elsewhere)} belongs to no word" if found.elsewhere else ""
     told = [
         f"Method: {found.method}{steps}. Scores are log-odds of {found.label}.",
-        f"From {found.baseline:+.2f} ({found.baseline_name}) to {found.output:+.2f}; scores add up "
-        f"to {found.output - found.baseline + found.gap:+.2f}{rest}: "
-        f"completeness gap {found.gap:+.3f}.",
+        f"From {signed(found.baseline)} ({found.baseline_name}) to {signed(found.output)}; scores "
+        f"add up to {signed(found.output - found.baseline + found.gap)}{rest}: "
+        f"completeness gap {signed(found.gap, digits=3)}.",
     ]
     if found.label != found.predicted:
         told.append(
@@ -186,7 +191,7 @@ def facts_told(explanation: Explanation) -> list[str]:
             "one score."
         )
     if found.agreement is not None:
-        told.append(f"Rank correlation with leave-one-out: {found.agreement:+.2f}.")
+        told.append(f"Rank correlation with leave-one-out: {signed(found.agreement)}.")
     return told
 
 
@@ -195,7 +200,7 @@ def _marked(piece: str, word: Word | None, level: int) -> str:
         return _shown(piece)
     side = "for" if level > 0 else "against"
     return (
-        f'<mark class="rx-{side} rx-{abs(level)}" title="{word.score:+.3f}">'
+        f'<mark class="rx-{side} rx-{abs(level)}" title="{signed(word.score, digits=3)}">'
         f"<bdi>{_shown(piece)}</bdi></mark>"
     )
 
@@ -204,7 +209,7 @@ def _top(side: str, words: list[StrongWord]) -> str:
     rows = "".join(
         f"<tr><th scope='row'><bdi>{_shown(word.text)}</bdi>"
         f"{f' <small>x {word.count}</small>' if word.count > 1 else ''}</th>"
-        f"<td>{word.score:+.2f}</td></tr>"
+        f"<td>{signed(word.score)}</td></tr>"
         for word in words
     )
     rows = rows or "<tr><td>no word</td></tr>"

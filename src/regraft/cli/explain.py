@@ -97,7 +97,7 @@ def show_explanation(found: "Explanation") -> None:
     """The label, the text with its words marked, the strongest words, how far to trust them."""
     from rich.console import Console
 
-    from regraft.explanation import facts_told, harmless
+    from regraft.explanation import facts_told, harmless, signed
 
     console = Console(highlight=False, markup=False, emoji=False)
     console.print(f"{harmless(found.label)} ({found.probability:.1%})\n", style="bold")
@@ -106,7 +106,7 @@ def show_explanation(found: "Explanation") -> None:
     pro, contra = found.strongest()
     for side, words in (("for", pro), ("against", contra)):
         told = ", ".join(
-            f"{harmless(word.text)} {word.score:+.2f}"
+            f"{harmless(word.text)} {signed(word.score)}"
             + (f" (x {word.count})" if word.count > 1 else "")
             for word in words
         )
