@@ -1,4 +1,4 @@
-"""The linear and the latent arm on small generated text."""
+"""The linear, the naive Bayes and the latent arm on small generated text."""
 
 import json
 
@@ -12,10 +12,13 @@ from sklearn.preprocessing import normalize
 from regraft import baselines
 from regraft.baselines import (
     LatentModel,
+    LatentSpace,
     LinearModel,
+    NaiveBayesModel,
     fit_in_space,
     fit_latent,
     fit_linear,
+    fit_naive_bayes,
     fit_space,
 )
 from regraft.errors import DataError, RunFolderError
@@ -309,3 +312,59 @@ def test_saved_linear_is_no_latent(tmp_path):
     with pytest.raises(RunFolderError) as caught:
         LatentModel.load(tmp_path)
     assert caught.value.problem == f"{tmp_path} holds a linear member."
+
+
+def test_naive_bayes_learns_what_words_give_away():
+    model = fit_naive_bayes(examples(40, seed=1), examples(20, seed=2), labels=LABELS)
+    test = examples(30, seed=3)
+    predicted = model.probabilities(texts_of(test)).argmax(axis=1)
+    assert (predicted == LABELS.targets(test)).mean() > 0.9
+    assert model.regularisation in REGULARISATIONS
+    assert model.judged_by == "valid"
+    assert model.valid_curve.keys() == set(REGULARISATIONS)
+
+
+def test_naive_bayes_weighs_words_by_their_ratio():
+    texts = [("good film", "positive"), ("good", "positive"), ("bad film", "negative")]
+    train = [Example(text, label, "made.csv", row) for row, (text, label) in enumerate(texts)]
+    words = baselines._present_words(len(train))
+    matrix = words.fit_transform(texts_of(train))
+    fitted = baselines._fit_ratios(matrix, LABELS.targets(train), strength=1.0)
+    # Terms: bad, bad film, film, good, good film. By hand, with one added to each count:
+    inside, outside = np.array([1, 1, 2, 3, 2]), np.array([2, 2, 2, 1, 1])
+    ratios = np.log((inside / inside.sum()) / (outside / outside.sum()))
+    assert words.get_feature_names_out().tolist() == [
+        *("bad", "bad film", "film", "good", "good film")
+    ]
+    # A regression pulls with the ratio of a word, so its weight on the word has the same sign.
+    assert (np.sign(fitted.coef_[0]) == np.sign(ratios))[np.abs(ratios) > 0.1].all()
+    assert fitted.predict_proba(matrix).argmax(axis=1).tolist() == [1, 1, 0]
+
+
+def test_naive_bayes_is_saved_and_tells_three_classes(tmp_path):
+    train, valid = mixed_examples(60, seed=1), mixed_examples(30, seed=2)
+    model = fit_naive_bayes(train, valid, labels=THREE)
+    test = mixed_examples(30, seed=3)
+    chances = model.probabilities([*texts_of(test), *STRANGE])
+    assert chances.sum(axis=1) == pytest.approx(1)
+    assert (chances[: len(test)].argmax(axis=1) == THREE.targets(test)).mean() > 0.8
+    model.save(tmp_path / "member")
+    again = NaiveBayesModel.load(tmp_path / "member")
+    assert np.array_equal(again.probabilities([*texts_of(test), *STRANGE]), chances)
+    assert again.probabilities([]).shape == (0, 3)
+
+
+def test_naive_bayes_without_words_is_refused():
+    train = [Example("?!", label, "made.csv", 2) for label in LABELS]
+    with pytest.raises(DataError, match=r"share no words\. The nbsvm arm counts words"):
+        fit_naive_bayes(train, train, labels=LABELS)
+
+
+def test_space_is_saved_for_several_regressions(tmp_path):
+    space = fit_space(texts_of(examples(40, seed=1)))
+    space.save(tmp_path / "space")
+    again = LatentSpace.load(tmp_path / "space")
+    test = [*texts_of(examples(10, seed=3)), *STRANGE]
+    assert np.array_equal(again.vectors(test), space.vectors(test))
+    with pytest.raises(RunFolderError, match="holds a space member"):
+        LatentModel.load(tmp_path / "space")

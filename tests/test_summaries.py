@@ -85,7 +85,7 @@ def test_doubts_are_what_all_runs_contradict() -> None:
 
 def test_tests_set_the_first_arm_against_every_other() -> None:
     generator = np.random.default_rng(0)
-    ours_SN, theirs_SN = generator.random((2, 300)) < 0.9, generator.random((2, 300)) < 0.6
+    ours_SN, theirs_SN = generator.random((5, 300)) < 0.9, generator.random((5, 300)) < 0.6
     found = paired_tests({"pretrained": ours_SN, "scratch": theirs_SN, "linear": ours_SN})
     assert [(test.first, test.second) for test in found] == [
         ("pretrained", "scratch"),

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -37,7 +37,7 @@ from regraft.bases import read_base_settings
 from regraft.config import Settings, resolve, settings_to_dict
 from regraft.errors import DataError, RunFolderError
 from regraft.evaluate import cut_share
-from regraft.evidence import REPORT_NAME, Comparison
+from regraft.evidence import REPORT_NAME, Comparison, LabelWorth
 from regraft.finetune import load_splits, start_from_base
 from regraft.presets import ARMS, DEFAULT_ARMS
 from regraft.request import (
@@ -69,6 +69,7 @@ from regraft.summaries import (
 from regraft.text import check_labels_known, check_readable, normalised, read_documents
 from regraft.verdict import judge
 from regraft.workers import cluster_size
+from regraft.worth import worth_in_labels
 
 
 def compare(
@@ -349,7 +350,9 @@ def _comparison(
         return runs
 
     # The base arm comes first in the tests, wherever it was named.
-    names = sorted(stage.arms, key=lambda name: name != "pretrained")
+    names = sorted(
+        stage.arms, key=lambda name: (stage.arms[name].kind != "pretrained", ":" in name)
+    )
     sizes = sorted({cell.num_labels for cell in trained})
     curve = tuple(
         curve_point(name, runs_of(name, size), exam=exam, num_labels=size)
@@ -405,6 +408,7 @@ def _comparison(
             *split_warnings(splits),
         ),
         curve=curve,
+        worth=_worth(names[0], stage.arms, sizes, lambda *of: correct(runs_of(*of), exam)),
         smallest_difference=max((test.smallest_difference or 0.0 for test in tests), default=None),
         num_text_leaks=None if leaks.text_N is None else int(leaks.text_N.sum()),
         label_doubts=doubts(
@@ -414,6 +418,19 @@ def _comparison(
         openings=opened.openings,
         request=request.to_dict(),
     )
+
+
+def _worth(
+    name: str,
+    arms: Mapping[str, Arm],
+    sizes: Sequence[int],
+    correct_of: Callable[[str, int], NDArray[np.bool_]],
+) -> LabelWorth | None:
+    """What the base arm is worth in labels; None without one, or without a curve."""
+    if arms[name].kind != "pretrained" or len(sizes) < 2:
+        return None
+    curves = {each: {size: correct_of(each, size) for size in sizes} for each in arms}
+    return worth_in_labels(curves, arm=name)
 
 
 def _description(arm: Arm, request: Request) -> str:

@@ -59,9 +59,10 @@ class Request:
 
 def settings_for(path: Path, *, like: Settings) -> Settings:
     """Another base keeps its shape, its head, and the rate of its preset; all else is alike."""
-    own = resolve("finetune", base=read_base_settings(path))
+    base = read_base_settings(path)
+    length = min(like.data.max_length, base.model.max_positions)
+    own = resolve("finetune", base=base, overrides={"data.max_length": length})
     rate = like.train.lr if own.preset == like.preset else own.train.lr
-    length = min(like.data.max_length, own.model.max_positions)
     return dataclasses.replace(
         own,
         data=dataclasses.replace(like.data, max_length=length),

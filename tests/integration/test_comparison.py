@@ -1,0 +1,162 @@
+"""A comparison that is killed, and one that outgrows its machine: the report is the same."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import TINY, write_examples
+
+from regraft.evidence import Comparison
+from regraft.request import load_comparison
+
+FLAGS = [f"--set={key}={value}" for key, value in TINY.items() if key.startswith(("data", "train"))]
+ARMS = "pretrained,scratch,linear,nbsvm,latent,embedding"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("files")
+    sizes = {"train": 32, "valid": 16, "test": 24}
+    return {
+        name: write_examples(folder / f"{name}.csv", size, seed=seed)
+        for seed, (name, size) in enumerate(sizes.items(), start=3)
+    }
+
+
+def command(base: Path, files: dict[str, Path], out: Path, *more: object) -> list[str]:
+    given = [f"--{name}={path}" for name, path in files.items()]
+    words = ["compare", "--base", base, *given, "--out", out, "--seeds", 2, "--epochs", 2]
+    words += ["--labels", "8,all", "--arms", ARMS, *FLAGS, "--set=train.threads=1", *more]
+    return [sys.executable, "-m", "regraft", *map(str, words)]
+
+
+def told(out: Path) -> dict[str, Any]:
+    """What a report says, without times, and without what its folder is called."""
+    values = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    for name in ("created", "command"):
+        del values[name]
+    for part in (*values["arms"], *values["curve"]):
+        del part["seconds"]
+    assert len(values["openings"]) == 1
+    del values["openings"]
+    return values
+
+
+def run(words: list[str]) -> None:
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_killed_comparison_ends_in_the_same_report(
+    shared_base: Path, files: dict[str, Path], tmp_path: Path
+) -> None:
+    straight, out = tmp_path / "a" / "out", tmp_path / "b" / "out"
+    run(command(shared_base, files, straight, "--jobs", 1))
+    source = random.Random(1)
+    words = command(shared_base, files, out, "--jobs", 1)
+    num_killed = 0
+    # At a random moment after so many cells, then after the opening, then never.
+    for num_files in (1, 4, 9, 14, 20, 26):
+        process = subprocess.Popen(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        try:
+            while process.poll() is None and num_kept(out) < num_files:
+                time.sleep(0.01)
+            time.sleep(source.uniform(0, 0.05))
+            process.send_signal(signal.SIGKILL)
+        finally:
+            num_killed += process.wait() == -signal.SIGKILL
+    assert num_killed >= 4
+    run(words if not (out / "report.json").exists() else [*words, "--resume"])
+    assert told(out) == told(straight)
+    assert not (out / "arms").exists()
+
+
+def num_kept(out: Path) -> int:
+    """Cells that are finished, and answers to the test file."""
+    kept = (out / "arms").glob("*/*-*.*")
+    return sum(path.suffix in (".json", ".answers") for path in kept)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[tuple[str, list["subprocess.Popen[bytes]"]]]:
+    """A Dask scheduler and two workers, each a process, on ports of their own."""
+    pytest.importorskip("distributed")
+    address_path = tmp_path / "scheduler.json"
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    processes: list[subprocess.Popen[bytes]] = []
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    try:
+        start = "from distributed.cli.dask_scheduler import main; main()"
+        options = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
+        words = [sys.executable, "-c", start, *options, "--scheduler-file", str(address_path)]
+        processes.append(subprocess.Popen(words, **quiet, env=environment, cwd=tmp_path))
+        while not address_path.exists() or not address_path.read_text():
+            assert processes[0].poll() is None
+            time.sleep(0.05)
+        address = json.loads(address_path.read_text())["address"]
+        start = "from distributed.cli.dask_worker import main; main()"
+        options = ["--nthreads", "1", "--no-nanny", "--no-dashboard"]
+        words = [sys.executable, "-c", start, address, *options, "--local-directory", str(tmp_path)]
+        processes += [
+            subprocess.Popen(words, **quiet, env=environment, cwd=tmp_path) for _ in range(2)
+        ]
+        yield address, processes[1:]
+    finally:
+        for process in reversed(processes):
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.slow
+def test_cluster_with_a_killed_worker_gives_the_same_report(
+    shared_base: Path,
+    files: dict[str, Path],
+    tmp_path: Path,
+    cluster: tuple[str, list["subprocess.Popen[bytes]"]],
+) -> None:
+    address, workers = cluster
+    straight, out = tmp_path / "a" / "out", tmp_path / "b" / "out"
+    wait_for_workers(address, num_workers=2)
+    process = subprocess.Popen(
+        command(shared_base, files, out, "--cluster", address),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    while process.poll() is None and num_kept(out) < 4:
+        time.sleep(0.01)
+    workers[0].send_signal(signal.SIGKILL)
+    _, stderr = process.communicate(timeout=600)
+    assert process.returncode == 0, stderr
+    run(command(shared_base, files, straight, "--jobs", 1))
+    assert told(out) == told(straight)
+
+
+def wait_for_workers(address: str, *, num_workers: int) -> None:
+    from distributed import Client
+
+    with Client(address, set_as_default=False) as client:
+        client.wait_for_workers(num_workers, timeout=120)
+
+
+def test_report_of_a_command_can_be_read_again(
+    shared_base: Path, files: dict[str, Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "runs" / "out"
+    words = command(shared_base, files, out, "--jobs", 2)
+    words[words.index(ARMS)] = "linear,nbsvm"
+    run(words)
+    comparison = load_comparison(out / "report.json")
+    assert isinstance(comparison, Comparison)
+    assert [arm.num_seeds for arm in comparison.arms] == [1, 1]
+    assert comparison.request is not None
+    assert comparison.request["labels"] == [8, "all"]
