@@ -26,8 +26,9 @@ from regraft.baselines import LatentSpace, fit_in_space, fit_linear, fit_space
 from regraft.blend import blended, choose_weights
 from regraft.config import Settings, replace, resolve
 from regraft.corpora import fetch
+from regraft.ensemble import MOST_BASES
 from regraft.features import document_vectors
-from regraft.fit import LATENT_TEXTS, MOST_BASES
+from regraft.fit import LATENT_TEXTS
 from regraft.metrics import accuracy_interval, difference_interval
 from regraft.pretrain import pretrain
 from regraft.regression import fit_regression

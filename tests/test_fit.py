@@ -11,10 +11,11 @@ from typer.testing import CliRunner
 from regraft.classifier import load_classifier
 from regraft.cli import app
 from regraft.config import Settings, resolve
+from regraft.ensemble import MOST_BASES
 from regraft.errors import ConfigError, DataError, RunFolderError
-from regraft.fit import MOST_BASES, FitResult, fit
+from regraft.fit import FitResult, fit
 from regraft.fitted import FinalScore, evaluate_fitted, final_score, load_fitted
-from regraft.runfolder import load_run
+from regraft.runfolder import load_run, read_settings
 from regraft.synthetic import synthetic_reviews
 
 SMALL = {
@@ -246,6 +247,24 @@ def test_labels_in_another_language_are_told(files, settings, tmp_path):
         progress=told,
     )
     assert any("look like another language" in message for message in told.messages)
+
+
+def test_text_without_spaces_is_read_in_parts_of_words(settings, tmp_path):
+    generator = np.random.default_rng(0)
+    letters = [chr(0x4E00 + n) for n in range(60)]
+    lines = ["".join(generator.choice(letters, size=40)) for _ in range(250)]
+    text, train = tmp_path / "text.txt", tmp_path / "train.jsonl"
+    text.write_text("\n".join(lines), encoding="utf-8")
+    rows = [{"text": line, "label": str(n % 2)} for n, line in enumerate(lines[:20])]
+    train.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    told = Recorder()
+    out = tmp_path / "run"
+    result = fit([text], train=train, out=out, settings=settings, minutes=1, progress=told)
+    assert any("parts of words are taken instead" in message for message in told.messages)
+    assert read_settings(out).tokenizer.kind == "bpe"
+    assert load_fitted(out).tokenizer.unknown_id not in load_fitted(out).tokenizer.encode(lines[0])
+    # Resumed, it is the same recipe, although whole words are asked for again.
+    assert fit([text], train=train, out=out, settings=settings, minutes=1, resume=True) == result
 
 
 def test_missing_test_file_is_told_before_the_work(files, tmp_path):

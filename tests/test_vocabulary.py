@@ -7,7 +7,7 @@ from regraft.config import TokenizerSettings
 from regraft.errors import ConfigError, DataError
 from regraft.runtime import SILENT
 from regraft.tokenizer import SPECIAL_TOKENS, Tokenizer
-from regraft.vocabulary import numbered_tokenizer, train_tokenizer
+from regraft.vocabulary import known_share, numbered_tokenizer, train_tokenizer
 
 KINDS = ("bpe", "unigram", "wordpiece")
 TEXTS = [
@@ -40,11 +40,25 @@ def test_frequent_words_are_single_tokens():
     assert len(bpe.encode(" doesn't")) == 2
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def test_whole_words_forget_case_and_what_stands_between_them():
+    words = trained("words", size=300)
+    ids = words.encode("HÉROS: l'œil, le he\u0301ros !")
+    assert words.tokens(ids) == ["héros", "l", "œil", "le", "héros", "!"]
+    assert words.encode("zzz") == [words.unknown_id]
+    assert words.decode(ids) == "héros l œil le héros !"
+    assert known_share(words, ["le zzz", "héros zzz"]) == 0.5
+    assert known_share(words, []) == 1
+    # No word is a part of the one before it.
+    assert not words.word_joints()[0].any()
+    # A word seen once is not kept.
+    assert trained("words", texts=["ab ab ac"]).vocab_size == len(SPECIAL_TOKENS) + 1
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "words"])
 def test_training_is_reproducible(kind):
     once = trained(kind).fingerprint
     assert trained(kind).fingerprint == once
-    assert trained(kind, size=270).fingerprint != once
+    assert trained(kind, texts=TEXTS[: len(TEXTS) // 2]).fingerprint != once
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,11 +7,10 @@ made of, and what each part is worth: docs/concepts/recipe.md.
 
 import dataclasses
 import itertools
-import json
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,16 +21,12 @@ from numpy.typing import NDArray
 from regraft.baselines import fit_latent, fit_linear
 from regraft.blend import blended, choose_weights
 from regraft.config import Settings, replace, resolve
+from regraft.ensemble import Clock, can_teach, make_bases
 from regraft.errors import ConfigError, DataError
 from regraft.features import document_vectors
 from regraft.finetune import examples_fingerprint
 from regraft.fitted import Member, base_dir
-from regraft.halves import SHORTEST, num_divisible
-from regraft.heads import build_language_model
 from regraft.metrics import Interval, accuracy_interval, fit_temperature
-from regraft.objectives import build_objective
-from regraft.pairs import pretraining_rows
-from regraft.pretrain import pretrain
 from regraft.regression import NUM_FOLDS, fit_regression, stratified_folds
 from regraft.runfolder import (
     LoadedRun,
@@ -40,10 +35,11 @@ from regraft.runfolder import (
     load_run,
     open_run,
     read_info,
+    read_settings,
 )
-from regraft.runtime import SILENT, Progress, device, write_json
+from regraft.runtime import SILENT, Progress
 from regraft.shards import source_fingerprint, write_store
-from regraft.store import TokenStore, open_store
+from regraft.store import open_store
 from regraft.text import (
     Example,
     Labels,
@@ -54,8 +50,7 @@ from regraft.text import (
     read_documents,
 )
 from regraft.tokenizer import Tokenizer, load_tokenizer
-from regraft.trainer import build_state, steps, steps_per_epoch
-from regraft.vocabulary import train_tokenizer
+from regraft.vocabulary import known_share, train_tokenizer
 
 # Fewer labels cannot say which member is the better one.
 FEWEST_LABELS = 10
@@ -63,26 +58,15 @@ FEWEST_LABELS = 10
 # A year: more is a slip of the finger.
 MOST_MINUTES = 525_600
 
-# How many bases a recipe makes, decided once: it lies in the folder while it runs and after.
-PLAN_NAME = "plan.json"
-
-# Bases that differ in their seed alone, side by side: the more the better, each adding less.
-MOST_BASES = 4
-
-# Share of the minutes that pre-training may take; the rest is for the members.
-BASES_SHARE = 0.7
-
 # Texts without labels that the latent member reads at most: it holds their words in memory.
 LATENT_TEXTS = 50_000
 
-# Labelled texts whose tokens are shorter than this share of the usual are called unlike the text.
+# Labelled texts whose tokens know less than this share of the usual are called unlike the text.
 FOREIGN_SHARE = 0.6
 
-# Fewer documents that can be halved teach a base nothing; the other members do without.
-FEWEST_DOCUMENTS = 200
-
-# Steps that tell how long a pass over the text will take.
-_PACE_STEPS = 6
+# A vocabulary of whole words that knows a smaller share of the text is no use.
+LEAST_KNOWN = 0.7
+_LOOKED_AT = 2_000
 
 
 @dataclass(frozen=True)
@@ -178,7 +162,7 @@ def fit_examples(
     progress: Progress = SILENT,
 ) -> FitResult:
     """The recipe for examples that are read already; `labelled` is a file with their texts."""
-    clock = _Clock(time.perf_counter(), minutes * 60)
+    clock = Clock(time.perf_counter(), minutes * 60)
     if not 0 < minutes <= MOST_MINUTES:
         raise ConfigError(
             f"--minutes is {minutes:g}.",
@@ -202,22 +186,6 @@ def fit_examples(
             resume=resume,
             progress=progress,
         )
-
-
-@dataclass(frozen=True)
-class _Clock:
-    """When the recipe began, and how long it may take."""
-
-    began: float
-    budget_seconds: float
-
-    @property
-    def gone(self) -> float:
-        return time.perf_counter() - self.began
-
-    @property
-    def left_for_bases(self) -> float:
-        return BASES_SHARE * self.budget_seconds - self.gone
 
 
 def _check_examples(examples: Sequence[Example], watched: Sequence[Example]) -> None:
@@ -247,12 +215,12 @@ def _fit(
     watched: Sequence[Example],
     folder: RunFolder,
     settings: Settings,
-    clock: _Clock,
+    clock: Clock,
     resume: bool,
     progress: Progress,
 ) -> FitResult:
     labels = labels_of(examples)
-    tokenizer = _begin(
+    tokenizer, settings = _begin(
         texts,
         examples=examples,
         labels=labels,
@@ -273,10 +241,12 @@ def _fit(
         progress=progress,
     )
     store = open_store(folder.tokens_dir, tokenizer=tokenizer)
-    _warn_of_language(examples, store=store, tokenizer=tokenizer, progress=progress)
+    _warn_of_language(
+        examples, texts=texts[:-1], settings=settings, tokenizer=tokenizer, progress=progress
+    )
     num_bases, passes = 0, 0.0
-    if _has_bases(store, settings=settings, progress=progress):
-        num_bases, passes = _make_bases(
+    if can_teach(store, settings=settings, progress=progress):
+        num_bases, passes = make_bases(
             store,
             folder=folder,
             settings=settings,
@@ -331,18 +301,40 @@ def _begin(
     settings: Settings,
     resume: bool,
     progress: Progress,
-) -> Tokenizer:
-    """The folder with its tokenizer in it."""
+) -> tuple[Tokenizer, Settings]:
+    """The folder with its tokenizer in it, and the settings with the kind of it."""
     if resume and folder.exists:
         tokenizer = load_tokenizer(folder.run_dir)
+        kind = read_settings(folder.run_dir).tokenizer.kind
+        settings = replace(settings, "tokenizer", kind=kind)
     else:
-        documents = (document.text for document in read_documents(texts, data=settings.data))
-        tokenizer = train_tokenizer(documents, settings=settings.tokenizer, progress=progress)
+        tokenizer, settings = _train_tokenizer(texts, settings=settings, progress=progress)
     source = source_fingerprint(texts)
     fingerprints = {"train": examples_fingerprint(examples), "text": source or "standard input"}
     info = RunInfo(kind="blend", status="training", labels=labels.names, fingerprints=fingerprints)
     folder.start(info, settings=settings, tokenizer=tokenizer, resume=resume)
-    return tokenizer
+    return tokenizer, settings
+
+
+def _train_tokenizer(
+    texts: Sequence[str | Path], *, settings: Settings, progress: Progress
+) -> tuple[Tokenizer, Settings]:
+    """Whole words where the text has them, else parts of words (Chinese has no spaces)."""
+
+    def documents() -> Iterator[str]:
+        return (document.text for document in read_documents(texts, data=settings.data))
+
+    tokenizer = train_tokenizer(documents(), settings=settings.tokenizer, progress=progress)
+    if settings.tokenizer.kind == "words":
+        known = known_share(tokenizer, list(itertools.islice(documents(), _LOOKED_AT)))
+        if known < LEAST_KNOWN:
+            progress.say(
+                f"A vocabulary of {tokenizer.vocab_size:,} whole words knows {known:.0%} of the "
+                "text: parts of words are taken instead."
+            )
+            settings = replace(settings, "tokenizer", kind="bpe")
+            tokenizer = train_tokenizer(documents(), settings=settings.tokenizer, progress=progress)
+    return tokenizer, settings
 
 
 def read_finished(folder: RunFolder) -> FitResult | None:
@@ -350,101 +342,6 @@ def read_finished(folder: RunFolder) -> FitResult | None:
     info = read_info(folder.run_dir)
     is_done = info.kind == "blend" and info.status == "complete"
     return FitResult.from_dict(info.result) if is_done else None
-
-
-def _has_bases(store: TokenStore, *, settings: Settings, progress: Progress) -> bool:
-    """Whether the text can teach bases by contrast; if it cannot, say so."""
-    if settings.objective.kind != "contrast":
-        return True
-    num_documents = num_divisible(store)
-    if num_documents < FEWEST_DOCUMENTS:
-        progress.say(
-            f"{num_documents:,} documents of the text have {SHORTEST} tokens or more; a base needs "
-            f"{FEWEST_DOCUMENTS}. Going on without one: give more or longer text."
-        )
-    return num_documents >= FEWEST_DOCUMENTS
-
-
-def _make_bases(
-    store: TokenStore,
-    *,
-    folder: RunFolder,
-    settings: Settings,
-    tokenizer: Tokenizer,
-    clock: _Clock,
-    progress: Progress,
-) -> tuple[int, float]:
-    """(number of bases, passes of each over the text): as many as the time allows, one at least."""
-    plan_path = folder.run_dir / PLAN_NAME
-    if plan_path.exists():
-        # A resumed recipe goes on as it was planned, however fast the machine is now.
-        plan = json.loads(plan_path.read_text(encoding="utf-8"))
-    else:
-        plan = _plan(store, settings=settings, tokenizer=tokenizer, clock=clock, progress=progress)
-        write_json(plan_path, plan)
-    lengths = {"steps": None, "epochs": None, "minutes": None, **plan["length"]}
-    for number in range(plan["num_bases"]):
-        pretrain(
-            [folder.tokens_dir],
-            out=base_dir(folder.run_dir, number),
-            settings=replace(settings, "train", seed=settings.train.seed + number, **lengths),
-            resume=True,
-            progress=progress,
-        )
-    return plan["num_bases"], plan["passes"]
-
-
-def _plan(
-    store: TokenStore,
-    *,
-    settings: Settings,
-    tokenizer: Tokenizer,
-    clock: _Clock,
-    progress: Progress,
-) -> dict[str, Any]:
-    """How many bases, and how long each learns: one pass, or as much of it as the time allows."""
-    pass_seconds = _pass_seconds(store, settings=settings, tokenizer=tokenizer)
-    passes = 1.0
-    length: dict[str, float] = {"epochs": 1}
-    if pass_seconds > clock.left_for_bases:
-        # One base that does not see all of the text: better than none.
-        minutes = max(clock.left_for_bases, 0.1 * clock.budget_seconds) / 60
-        passes = min(minutes * 60 / pass_seconds, 1.0)
-        progress.say(
-            f"A pass over the text would take {pass_seconds / 60:.1f} min; in {minutes:.1f} min "
-            f"the base sees about {passes:.0%} of it. More --minutes would help."
-        )
-        length = {"minutes": minutes}
-    num_bases = 1
-    if passes == 1.0:
-        num_bases = min(max(int(clock.left_for_bases / (1.15 * pass_seconds)), 1), MOST_BASES)
-        told = "1 base" if num_bases == 1 else f"{num_bases} bases"
-        progress.say(
-            f"A pass over the text takes about {pass_seconds:.0f} s: {told}, one pass each."
-        )
-    return {"num_bases": num_bases, "passes": passes, "length": length}
-
-
-def _pass_seconds(store: TokenStore, *, settings: Settings, tokenizer: Tokenizer) -> float:
-    """Measured on a few steps of a model that is thrown away."""
-    model = build_language_model(
-        settings.model, vocab_size=tokenizer.vocab_size, objective=settings.objective
-    ).to(device())
-    rows = pretraining_rows(store, tokenizer=tokenizer, settings=settings)
-    trial = dataclasses.replace(settings.train, epochs=None, minutes=None, steps=_PACE_STEPS)
-    state = build_state(model, settings=trial, num_rows=len(rows.lengths))
-    loop = steps(
-        state,
-        rows=rows,
-        objective=build_objective(settings, tokenizer=tokenizer),
-        settings=trial,
-    )
-    records = list(loop)
-    per_token = float(np.median([record.seconds / record.num_tokens for record in records]))
-    num_steps = steps_per_epoch(len(rows.lengths), settings=settings.train)
-    # By tokens as by steps: a step of long documents takes longer than one of short ones.
-    num_tokens = min(store.num_tokens, int(rows.lengths.sum()))
-    return max(per_token * num_tokens, num_steps * min(r.seconds for r in records))
 
 
 def _fit_members(
@@ -531,15 +428,27 @@ def _interval(chances_NC: NDArray[np.float64], targets_N: NDArray[np.int64]) -> 
 
 
 def _warn_of_language(
-    examples: Sequence[Example], *, store: TokenStore, tokenizer: Tokenizer, progress: Progress
+    examples: Sequence[Example],
+    *,
+    texts: Sequence[str | Path],
+    settings: Settings,
+    tokenizer: Tokenizer,
+    progress: Progress,
 ) -> None:
-    """Say so if the labelled texts break into far more pieces than the text itself."""
-    num_bytes = sum(len(example.text.encode()) for example in examples)
-    encoded = tokenizer.encode_batch([example.text for example in examples])
-    bytes_per_token = num_bytes / max(sum(map(len, encoded)), 1)
-    usual = store.num_bytes / max(store.num_tokens, 1)
-    if bytes_per_token < FOREIGN_SHARE * usual:
+    """Say so if the labelled texts are far less known to the tokenizer than the text is."""
+    documents = itertools.islice(read_documents(texts, data=settings.data), _LOOKED_AT)
+    usual = _knowledge(tokenizer, [document.text for document in documents])
+    here = _knowledge(tokenizer, [example.text for example in examples])
+    if here < FOREIGN_SHARE * usual:
         progress.say(
-            f"The labelled texts have {bytes_per_token:.1f} bytes a token, the text {usual:.1f}: "
-            "they look like another language or kind of text, and the text will help little."
+            f"A token of the labelled texts stands for {here:.1f} known bytes, one of the text for "
+            f"{usual:.1f}: they look like another language or kind of text, and the text will help "
+            "little."
         )
+
+
+def _knowledge(tokenizer: Tokenizer, texts: Sequence[str]) -> float:
+    """Bytes a token, times the share of tokens that are known: what is foreign has little of it."""
+    num_bytes = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+    num_tokens = sum(map(len, tokenizer.encode_batch(texts)))
+    return num_bytes / max(num_tokens, 1) * known_share(tokenizer, texts)

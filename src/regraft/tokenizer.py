@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
-from tokenizers import Regex, decoders, models, pre_tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from regraft.errors import DataError, RunFolderError
 from regraft.lab_tokenizer import LAB_DICT_NAME, LAB_SPECIAL_TOKENS, load_lab_tokenizer
@@ -49,6 +49,8 @@ _WORDS = (
     r"| ?[\p{L}\p{M}]{1,24}| ?\p{N}{1,24}| ?[^\s\p{L}\p{M}\p{N}]{1,24}"
     r"|\s{1,24}(?!\S)|\s{1,24}"
 )
+# Words as a bag of them wants them: no spaces, and of all punctuation what can change a tone.
+_WHOLE_WORDS = r"[\p{L}\p{M}\p{N}_]+|[!?]"
 _ENCODE_CHUNK = 1_000  # texts; bounds the memory of the library's rich encodings
 # What a sentence ends with, in the scripts that have such a mark.
 _STOPS = (".", "!", "?", "\u2026", "\u3002", "\uff01", "\uff1f", "\u0964", "\u061f")
@@ -196,6 +198,9 @@ class Tokenizer:
 
         Two neighbours are parts of one word if the first can go on and the second continues.
         """
+        if isinstance(self._inner.model, models.WordLevel):  # every token is a whole word
+            alone = np.zeros(self.vocab_size, dtype=bool)
+            return alone, alone
         texts = self._texts_of_ids()
         continues = np.array([_is_of_word(text[:1]) for text in texts])
         can_be_continued = np.array([_is_of_word(text[-1:]) for text in texts])
@@ -279,6 +284,14 @@ def byte_level(model: models.Model) -> tokenizers.Tokenizer:
         ]
     )
     inner.decoder = decoders.ByteLevel()
+    return inner
+
+
+def whole_words(model: models.Model) -> tokenizers.Tokenizer:
+    """A model that reads lower-case words and forgets what stands between them."""
+    inner = tokenizers.Tokenizer(model)
+    inner.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+    inner.pre_tokenizer = pre_tokenizers.Split(Regex(_WHOLE_WORDS), behavior="removed", invert=True)
     return inner
 
 

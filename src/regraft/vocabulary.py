@@ -1,4 +1,4 @@
-"""Which vocabulary does a text teach? Tokenizers trained here, on the bytes of words.
+"""Which vocabulary does a text teach? Tokenizers trained here, of the parts of words or of words.
 
 Comes in: texts and the settings of a tokenizer. Goes out: a `Tokenizer`, the same for the same
 texts. Knows no files, no torch.
@@ -7,7 +7,7 @@ texts. Knows no files, no torch.
 import heapq
 import json
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import tokenizers
 from tokenizers import AddedToken, models, pre_tokenizers, trainers
@@ -15,7 +15,14 @@ from tokenizers import AddedToken, models, pre_tokenizers, trainers
 from regraft.config import TokenizerSettings
 from regraft.errors import ConfigError, DataError
 from regraft.runtime import SILENT, Progress
-from regraft.tokenizer import BYTES, SPECIAL_TOKENS, Tokenizer, byte_level, without_surrogates
+from regraft.tokenizer import (
+    BYTES,
+    SPECIAL_TOKENS,
+    Tokenizer,
+    byte_level,
+    whole_words,
+    without_surrogates,
+)
 
 _UNKNOWN = SPECIAL_TOKENS[1]
 _SAMPLE_CHUNK = 10_000  # characters; a document as long as a novel is sampled in such parts
@@ -26,8 +33,8 @@ def train_tokenizer(
 ) -> Tokenizer:
     """Learn a vocabulary; the same texts and settings give the same tokenizer.
 
-    All three kinds work on the bytes of words, so any text round-trips and no token is unknown.
-    Little text ends in a vocabulary smaller than asked.
+    All kinds but `words` work on the bytes of words, so any text round-trips and no token is
+    unknown. Little text ends in a vocabulary smaller than asked.
     """
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     smallest = len(SPECIAL_TOKENS) + len(alphabet)
@@ -45,7 +52,7 @@ def train_tokenizer(
             remedy="Check the files and the name of their text column.",
         )
     model, trainer = _learner(settings, alphabet=alphabet)
-    inner = byte_level(model)
+    inner = whole_words(model) if settings.kind == "words" else byte_level(model)
     progress.start(f"training a tokenizer of {settings.size:,} tokens", total=None)
     try:
         inner.train_from_iterator(sample, trainer=trainer, length=len(sample))
@@ -54,6 +61,13 @@ def train_tokenizer(
     if settings.kind == "unigram":
         inner.model = _reproducible_unigram(inner, sample)
     return Tokenizer(inner, source="just trained")
+
+
+def known_share(tokenizer: Tokenizer, texts: Sequence[str]) -> float:
+    """Share of the tokens of these texts that are not the unknown one; 1 without any token."""
+    rows = tokenizer.encode_batch(texts)
+    num_unknown = sum(row.count(tokenizer.unknown_id) for row in rows)
+    return 1 - num_unknown / max(sum(map(len, rows)), 1)
 
 
 def numbered_tokenizer(vocab_size: int) -> Tokenizer:
@@ -76,6 +90,11 @@ def _learner(
             initial_alphabet=alphabet,
             unk_token=_UNKNOWN,
             show_progress=False,
+        )
+    if settings.kind == "words":
+        # A word seen once teaches nothing of its neighbours.
+        return models.WordLevel(unk_token=_UNKNOWN), trainers.WordLevelTrainer(
+            vocab_size=settings.size, special_tokens=special, min_frequency=2, show_progress=False
         )
     if settings.kind == "wordpiece":
         # No "##": a piece inside a word and one at its start share an id, since the space before a
