@@ -273,3 +273,18 @@ def test_missing_test_file_is_told_before_the_work(files, tmp_path):
     assert done.exit_code == 2
     assert "There is no file" in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_command_ends_with_a_verdict_and_a_report(files, tmp_path):
+    out = tmp_path / "run"
+    small = [flag for key, value in SMALL.items() for flag in ("--set", f"{key}={value}")]
+    given = ["--text", files["text"], "--train", files["train"], "--test", files["test"]]
+    arguments = [*given, "--out", out, "--minutes", "1", *small]
+    done = CliRunner().invoke(app, ["fit", *map(str, arguments)])
+    assert done.exit_code == 0, done.output
+    assert "The blend reaches" in done.output
+    page = (out / "report" / "report.html").read_text()
+    assert "The blend reaches" in page
+    assert (out / "report" / "report.json").exists()
+    # The folder still holds a classifier, and nothing that is in its way.
+    assert load_fitted(out).labels == ("negative", "positive")

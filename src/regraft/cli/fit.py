@@ -1,5 +1,7 @@
 """`regraft fit`: the whole recipe in one command."""
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -85,6 +87,7 @@ def fit(
         raise DataError(f"There is no file {test}.", remedy="Check the path of --test.")
     from regraft.fit import fit as run
     from regraft.fitted import final_score
+    from regraft.report.fitted import write_fit_report
 
     with terminal.progress_on_stderr(quiet=quiet) as progress:
         result = run(
@@ -103,10 +106,14 @@ def fit(
             tested = final_score(
                 out, test, labelled=labelled, texts=texts, data=settings.data, progress=progress
             )
+        report = write_fit_report(
+            result, tested, out / "report", command=shlex.join(["regraft", *sys.argv[1:]])
+        )
     if json:
         values = result.to_dict()
         if tested is not None:
             values["test"] = tested.to_dict()
-        terminal.show_json(values)
+        terminal.show_json({**values, "report": str(report["report.html"])})
     else:
         results.show_fitted(result, tested=tested)
+        terminal.show_line(f"Report: {report['report.html']}")
