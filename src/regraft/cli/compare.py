@@ -134,7 +134,6 @@ def compare(
         --seeds 3 --out runs/comparison
       regraft compare --base runs/base --train train.csv --valid valid.csv --test test.csv \\
         --arms pretrained,linear,latent --labels 100,400,all --out runs/curve
-      regraft compare --from runs/curve/report.json --out runs/again
     """
     if out is None:
         raise _missing("--out", "the folder to write")
