@@ -39,11 +39,11 @@ class SeedLuck:
 
     def reach(self, tail: float) -> float:
         """How far luck moves the mean with a chance of `tail` to each side, by Student's t."""
-        from scipy.stats import t
+        from scipy.special import stdtrit
 
         if self.variance == 0:
             return 0.0
-        return float(t.isf(tail, self.freedom) * np.sqrt(self.variance))
+        return float(-stdtrit(self.freedom, tail) * np.sqrt(self.variance))
 
 
 def seed_luck(*arms: Shaped[np.ndarray, "_ N"]) -> SeedLuck:
@@ -94,7 +94,7 @@ def difference_test(
     its level where seeds vary, if arms that do have more than one.
     """
     from scipy.optimize import brentq
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
     gaps_N = _gaps(scores_a_SN, scores_b_RN)
     gap, deviation = abs(float(gaps_N.mean())), np.sqrt(_variance(gaps_N) / len(gaps_N))
@@ -102,7 +102,7 @@ def difference_test(
 
     def beyond(log_p: float) -> float:
         tail = np.exp(log_p) / 2
-        examples = float(t.isf(tail, max(len(gaps_N) - 1, 1)) * deviation)
+        examples = float(-stdtrit(max(len(gaps_N) - 1, 1), tail) * deviation)
         return float(np.hypot(examples, luck.reach(tail))) - gap
 
     if beyond(0.0) >= 0:
@@ -180,14 +180,16 @@ def smallest_difference(
     # The variance of the mean gap, were there none; with a gap it is less by its square / N.
     variance = float(np.square(gaps_N).mean()) / num_examples
     needed = float(np.hypot(norm.isf(tail) * np.sqrt(variance), luck.reach(tail)))
-    # A true gap d is shown if d - needed >= reserve * sqrt(variance - d^2 / N + luck): solve for d.
+    # It is shown if d - needed >= hypot(reserve * sqrt(variance - d^2 / N), luck): solve for d.
     reserve = float(norm.ppf(POWER))
     lead = 1 + reserve**2 / num_examples
-    rest = needed**2 - reserve**2 * (variance + luck.variance)
-    found = (needed + np.sqrt(needed**2 - lead * rest)) / lead
+    rest = needed**2 - reserve**2 * variance - luck.reach(1 - POWER) ** 2
+    found = (needed + np.sqrt(max(needed**2 - lead * rest, 0.0))) / lead
+    # Answers are right or wrong: a gap goes in steps, and half of one is lost on average.
+    found += 1 / (num_examples * max(len(scores_a_SN), len(scores_b_RN)))
     # So many examples, all in favour of one arm, are the fewest that an exact test believes.
     fewest = np.floor(-np.log2(tail)) + 1
-    return float(max(found, fewest / num_examples))
+    return float(min(max(found, fewest / num_examples), 1.0))
 
 
 def draw_counts(

@@ -17,6 +17,7 @@ from regraft.statistics import CONFIDENCE, Interval, block_sizes, draw_counts, s
 Curves = Mapping[str, Mapping[int, Shaped[np.ndarray, "_ N"]]]
 
 _TAIL = (1 - CONFIDENCE) / 2
+_ROUNDING = 1e-12
 
 
 def worth_in_labels(
@@ -84,7 +85,8 @@ def labels_needed(
     The curve is made to rise (isotonic regression) and runs straight on a logarithmic axis. One
     that begins above the score needs the smallest number.
     """
-    rising_BK = _rising(scores_BK)
+    # Sums of the same scores may differ in their last digit.
+    rising_BK = _rising(scores_BK) + _ROUNDING
     logs_K = np.log(sizes)
     needed_B = np.full(len(wanted_B), np.inf)
     for place in range(len(sizes) - 1, 0, -1):

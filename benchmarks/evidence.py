@@ -1,0 +1,153 @@
+"""How often does the rule of a comparison find what is not there, and what is?
+
+Arms are simulated, so that the truth is known: a test example is answered rightly if skill +
+difficulty of the example (the same for both arms) + the arm's own view of it + luck of the seed +
+noise is above zero. Prints the tables of docs/concepts/evidence.md:
+
+    python benchmarks/evidence.py
+
+Takes about five minutes of one core, quiet.
+"""
+
+import argparse
+import itertools
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from regraft.evidence import PairedTest
+from regraft.statistics import (
+    difference_interval,
+    difference_test,
+    draw_counts,
+    holm,
+    mcnemar_test,
+    paired_permutation_test,
+    smallest_difference,
+)
+
+ACCURACY = 0.8
+# Standard deviations: difficulty, own view, noise.
+DIFFICULTY, VIEW, NOISE = 1.0, 0.5, 1.0
+NUM_RESAMPLES = 200
+# Seeds of both arms, test examples; then how far seeds differ in accuracy, in points.
+CASES = (((3, 3), 500), ((3, 1), 500), ((5, 5), 500), ((3, 3), 1_000), ((2, 2), 500))
+LUCK_POINTS = (0.0, 1.0, 3.0)
+
+
+def simulated_arm(
+    generator: np.random.Generator,
+    *,
+    difficulty_N: NDArray[np.float64],
+    accuracy: float,
+    luck_points: float,
+    num_seeds: int,
+) -> NDArray[np.bool_]:
+    """S x N right answers; seeds of the arm differ in accuracy by `luck_points` (deviation)."""
+    size = (num_seeds, len(difficulty_N))
+    still = np.sqrt(DIFFICULTY**2 + VIEW**2 + NOISE**2)
+    # The slope of accuracy in skill, at this accuracy.
+    luck = luck_points / 100 * still / norm.pdf(norm.ppf(accuracy))
+    skill = norm.ppf(accuracy) * np.hypot(still, luck)
+    return np.asarray(
+        skill
+        + difficulty_N
+        + VIEW * generator.normal(size=size[1])
+        + luck * generator.normal(size=(num_seeds, 1))
+        + NOISE * generator.normal(size=size)
+        > 0
+    )
+
+
+def simulated_pair(
+    generator: np.random.Generator,
+    *,
+    num_examples: int,
+    seeds: tuple[int, int],
+    luck_points: float,
+    gap: float = 0.0,
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Two arms on the same examples; one with a single seed has no luck, like the linear arm."""
+    difficulty_N = DIFFICULTY * generator.normal(size=num_examples)
+    arms = [
+        simulated_arm(
+            generator,
+            difficulty_N=difficulty_N,
+            accuracy=ACCURACY + side * gap / 2,
+            luck_points=luck_points if num_seeds > 1 else 0.0,
+            num_seeds=num_seeds,
+        )
+        for side, num_seeds in zip((1, -1), seeds, strict=True)
+    ]
+    return arms[0], arms[1]
+
+
+def found_differences(
+    a_SN: NDArray[np.bool_], b_RN: NDArray[np.bool_], *, seed: int
+) -> tuple[bool, bool, bool]:
+    """What permutation, a bootstrap of both seeds and examples, and our rule say."""
+    permutation = paired_permutation_test(a_SN, b_RN, seed=seed, num_resamples=NUM_RESAMPLES)
+    p = max(permutation, difference_test(a_SN, b_RN))
+    test = PairedTest(
+        "a",
+        "b",
+        difference_interval(a_SN, b_RN, seed=seed, num_resamples=NUM_RESAMPLES),
+        p_permutation=permutation,
+        p_mcnemar=mcnemar_test(a_SN[0], b_RN[0]),
+        p_holm=holm([p])[0],
+    )
+    return permutation < 0.05, _is_outside_bootstrap(a_SN, b_RN, seed=seed), test.is_significant
+
+
+def _is_outside_bootstrap(a_SN: NDArray[np.bool_], b_RN: NDArray[np.bool_], *, seed: int) -> bool:
+    """Whether the plain hierarchical bootstrap, which resamples the few seeds, leaves out zero."""
+    generator = np.random.default_rng(seed)
+    num_examples = a_SN.shape[1]
+    weights_BN = draw_counts(generator, num_draws=NUM_RESAMPLES, num_items=num_examples)
+    means = []
+    for scores_SN in (a_SN, b_RN):
+        draws_BS = draw_counts(generator, num_draws=NUM_RESAMPLES, num_items=len(scores_SN))
+        means.append((draws_BS * (weights_BN @ scores_SN.T)).mean(axis=1) / num_examples)
+    low, high = np.quantile(means[0] - means[1], [0.025, 0.975])
+    return bool(low > 0 or high < 0)
+
+
+def main() -> None:
+    """Print both tables as Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--comparisons", type=int, default=1_000)
+    asked = parser.parse_args()
+    generator = np.random.default_rng(0)
+    print("| seeds | examples | luck | permutation | bootstrap | rule |")
+    print("|---|---|---|---|---|---|")
+    for (seeds, num_examples), luck_points in itertools.product(CASES, LUCK_POINTS):
+        found = [
+            found_differences(
+                *simulated_pair(
+                    generator, num_examples=num_examples, seeds=seeds, luck_points=luck_points
+                ),
+                seed=number,
+            )
+            for number in range(asked.comparisons)
+        ]
+        shares = " | ".join(f"{share:.1%}" for share in np.mean(found, axis=0))
+        told = f"{seeds[0]} and {seeds[1]} | {num_examples:,} | {luck_points:g}"
+        print(f"| {told} | {shares} |", flush=True)
+
+    print("\n| seeds | examples | luck | smallest difference | found |")
+    print("|---|---|---|---|---|")
+    for (seeds, num_examples), luck_points in itertools.product(CASES, LUCK_POINTS):
+        case = {"num_examples": num_examples, "seeds": seeds, "luck_points": luck_points}
+        gaps = [smallest_difference(*simulated_pair(generator, **case)) for _ in range(200)]
+        gap = float(np.mean(gaps))
+        found = [
+            found_differences(*simulated_pair(generator, **case, gap=gap), seed=number)
+            for number in range(asked.comparisons)
+        ]
+        told = f"{seeds[0]} and {seeds[1]} | {num_examples:,} | {luck_points:g}"
+        print(f"| {told} | {100 * gap:.1f} | {np.mean(found, axis=0)[2]:.1%} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
