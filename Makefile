@@ -11,7 +11,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench study docs format golden clean base-en base-fr
+.PHONY: help demo test check bench study reproduce docs course format golden clean base-en base-fr
 
 help: ## List the targets
 	@echo "regraft: pre-train on your own text, graft a classifier, prove what it was worth."
@@ -58,6 +58,7 @@ check: $(DEV) ## What CI runs: format, lint, types, imports, spelling, docs, the
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/codespell
 	$(BIN)/python docs/generate.py --check
+	$(SITE)
 	@$(MAKE) --no-print-directory test
 
 # Two kinds: how fast we are beside peers, and which choices make good models.
@@ -75,8 +76,19 @@ study: $(DEV) ## Which objective, optimiser and recipe is best, with few labels:
 	@mkdir -p docs/benchmarks
 	@$(call MEASURE,$(QUALITY))
 
-docs: $(DEV) ## Write docs/reference/ anew from the code
+reproduce: $(DEV) ## Do the published numbers come out again? Two minutes; an hour with ALL=1
+	$(BIN)/python benchmarks/reproduce.py $(if $(ALL),--all)
+
+# Warnings are errors (strict in mkdocs.yml); the variable silences an advertisement.
+SITE = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs: $(DEV) ## Write docs/reference/ anew from the code, and build the site into site/
 	$(BIN)/python docs/generate.py
+	$(SITE)
+	@echo "Open site/index.html in a browser; it needs no network."
+
+course: $(DEV) ## Run the chapters of the course and write docs/course/ anew: some minutes
+	$(BIN)/python docs/course.py
 
 format: $(DEV) ## Format the code and mend what the linter can
 	$(BIN)/ruff format

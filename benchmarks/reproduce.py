@@ -1,0 +1,149 @@
+"""Do the published numbers still come out?
+
+Every number in benchmarks/numbers.json names the page that states it, its interval, and the command
+it comes from. The command is run again, and a number outside its interval is a failure. A command
+that serves several numbers is run once. Commands that take more than a few minutes wait for --all.
+
+    .venv/bin/python benchmarks/reproduce.py [--all] [--only NAME] [--work DIR]
+
+An entry with `report` instead of `command` is a comparison, repeated by `regraft compare --from`:
+every arm must score within the interval that the report gave it. Cost: a minute, or an hour.
+"""
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+NUMBERS = Path(__file__).with_name("numbers.json")
+LONG_MINUTES = 5
+# Where the commands of this environment lie, wherever the script was called from.
+BIN = Path(sys.executable).parent
+
+
+@dataclass(frozen=True)
+class Published:
+    """One number as it is printed on a page, with its interval and where it comes from."""
+
+    name: str
+    page: str
+    printed: str
+    low: float
+    high: float
+    command: str
+    value: str
+    minutes: float
+
+    @property
+    def is_long(self) -> bool:
+        return self.minutes > LONG_MINUTES
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What became of a number."""
+
+    name: str
+    found: float
+    low: float
+    high: float
+
+    @property
+    def is_inside(self) -> bool:
+        return self.low <= self.found <= self.high
+
+
+def read_numbers(path: Path = NUMBERS) -> tuple[list[Published], list[dict[str, Any]]]:
+    """The published numbers, and the reports of comparisons."""
+    values = json.loads(path.read_text(encoding="utf-8"))
+    return [Published(**entry) for entry in values["numbers"]], values["reports"]
+
+
+def dig(values: Any, path: str) -> float:
+    """`comparison.arms.linear.test_accuracy.mean`: in a list, the part of that name."""
+    for key in path.split("."):
+        if isinstance(values, list):
+            values = next(part for part in values if part["name"] == key)
+        else:
+            values = values[key]
+    return float(values)
+
+
+def output_of(command: str, *, work: Path) -> Any:
+    """The JSON that a command writes: into the file it names in {work}, or onto stdout."""
+    filled = command.replace("{work}", str(work))
+    program, *words = shlex.split(filled)
+    known = {"regraft": BIN / "regraft", "python": Path(sys.executable)}
+    print(f"$ {filled}", flush=True)
+    start = time.monotonic()
+    done = subprocess.run(
+        [str(known.get(program, program)), *words],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(f"`{filled}` ended with {done.returncode}.")
+    print(f"  {time.monotonic() - start:.0f} s", flush=True)
+    if "--json {work}" in command:
+        return json.loads(Path(words[words.index("--json") + 1]).read_text(encoding="utf-8"))
+    return json.loads(done.stdout)
+
+
+def check_numbers(numbers: list[Published], *, work: Path) -> Iterator[Checked]:
+    """Run every command once, and look for its numbers."""
+    for command in dict.fromkeys(number.command for number in numbers):
+        values = output_of(command, work=work)
+        for number in numbers:
+            if number.command == command:
+                yield Checked(number.name, dig(values, number.value), number.low, number.high)
+
+
+def check_report(entry: dict[str, Any], *, work: Path) -> Iterator[Checked]:
+    """Repeat a comparison, and hold every arm against its own interval."""
+    published = json.loads((ROOT / entry["report"]).read_text(encoding="utf-8"))
+    out = f"{{work}}/{entry['name']}"
+    again = output_of(f"regraft compare --from {entry['report']} --out {out} --json", work=work)
+    for arm in published["arms"]:
+        score = arm["test_accuracy"]
+        found = dig(again, f"arms.{arm['name']}.test_accuracy.mean")
+        yield Checked(f"{entry['name']}: {arm['name']}", found, score["low"], score["high"])
+
+
+def main() -> None:
+    """Check what was asked for; the exit code says whether every number was inside."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--all", action="store_true", help="run the long ones, too")
+    parser.add_argument("--only", metavar="NAME", default="", help="numbers whose name begins so")
+    parser.add_argument("--work", type=Path, help="folder for what the commands write")
+    options = parser.parse_args()
+    numbers, reports = read_numbers()
+    wanted = [n for n in numbers if n.name.startswith(options.only)]
+    chosen = [n for n in wanted if options.all or not n.is_long]
+    entries = [r for r in reports if r["name"].startswith(options.only)]
+    runnable = [r for r in entries if options.all or r["minutes"] <= LONG_MINUTES]
+    with tempfile.TemporaryDirectory(prefix="regraft-reproduce-") as temporary:
+        work = options.work or Path(temporary)
+        checked = list(check_numbers(chosen, work=work))
+        checked += [result for entry in runnable for result in check_report(entry, work=work)]
+    for result in checked:
+        sign = "ok  " if result.is_inside else "LIES"
+        print(f"{sign} {result.name}: {result.found:g} in [{result.low:g}, {result.high:g}]")
+    num_left = len(wanted) + len(entries) - len(chosen) - len(runnable)
+    if num_left:
+        print(f"{num_left} that take longer were left out; --all runs them.")
+    if not checked or not all(result.is_inside for result in checked):
+        raise SystemExit("Not every published number came out again.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""The list of published numbers: each stands on its page, and its command says where it lies."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def reproduce() -> ModuleType:
+    """The script, loaded as a module."""
+    path = ROOT / "benchmarks" / "reproduce.py"
+    spec = importlib.util.spec_from_file_location("reproduce", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["reproduce"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_number_stands_on_its_page(reproduce: ModuleType) -> None:
+    numbers, reports = reproduce.read_numbers()
+    assert any(not number.is_long for number in numbers)
+    for number in numbers:
+        page = (ROOT / number.page).read_text(encoding="utf-8")
+        assert number.printed in page, f"{number.name} is not in {number.page}"
+        assert number.low <= number.high
+    for entry in reports:
+        assert (ROOT / entry["report"]).exists()
+
+
+def test_short_numbers_come_out_again(reproduce: ModuleType, tmp_path: Path) -> None:
+    numbers, _ = reproduce.read_numbers()
+    short = [number for number in numbers if number.name.startswith("params: ")]
+    checked = list(reproduce.check_numbers(short, work=tmp_path))
+    assert len(checked) == len(short) > 0
+    assert all(result.is_inside for result in checked)
+
+
+def test_value_is_found_by_name(reproduce: ModuleType) -> None:
+    values = {"arms": [{"name": "a", "score": {"mean": 1}}, {"name": "b", "score": {"mean": 2}}]}
+    assert reproduce.dig(values, "arms.b.score.mean") == 2.0
+
+
+def test_number_outside_its_interval_is_told(reproduce: ModuleType) -> None:
+    assert not reproduce.Checked("a", 0.5, 0.6, 0.7).is_inside
+    assert reproduce.Checked("a", 0.65, 0.6, 0.7).is_inside
+
+
+def test_report_is_held_against_its_own_intervals(
+    reproduce: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def report(mean: float) -> dict[str, object]:
+        score = {"mean": mean, "low": 0.7, "high": 0.9}
+        return {"arms": [{"name": "linear", "test_accuracy": score}]}
+
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(report(0.8)))
+    asked = []
+
+    def output_of(command: str, *, work: Path) -> dict[str, object]:
+        asked.append(command)
+        return report(0.95)
+
+    monkeypatch.setattr(reproduce, "output_of", output_of)
+    entry = {"name": "books", "report": str(path), "minutes": 1}
+    (checked,) = reproduce.check_report(entry, work=tmp_path)
+    assert (checked.name, checked.is_inside) == ("books: linear", False)
+    assert asked == [f"regraft compare --from {path} --out {{work}}/books --json"]
