@@ -16,11 +16,9 @@ import regraft
 from regraft.compare import compare
 from regraft.config import resolve
 from regraft.errors import ConfigError, DataError, RegraftError, RunFolderError
-from regraft.evidence import ArmSummary, Comparison, PairedTest, VerdictKind
-from regraft.metrics import Interval
+from regraft.evidence import Comparison
 from regraft.presets import ARMS, DEFAULT_ARMS
 from regraft.report import comparison_to_dict, write_report
-from regraft.verdict import judge
 
 NEURAL = ("pretrained", "scratch", "frozen")
 SETTINGS = resolve("finetune", overrides={**TINY, "train.epochs": 2})
@@ -401,125 +399,3 @@ def test_wrong_arms_are_refused(compared: Compared, arms: list[str], problem: st
 def test_no_seed_is_refused(compared: Compared) -> None:
     with pytest.raises(ConfigError, match=r"--seeds is 0\. It must be 1 or more\."):
         compare(**{**compared.inputs, "seeds": 0})
-
-
-def arm(name: str, mean: float, *, num_collapsed: int = 0) -> ArmSummary:
-    score = Interval(mean, mean - 0.02, mean + 0.02)
-    return ArmSummary(
-        name=name,
-        description=ARMS[name],
-        num_seeds=3,
-        valid_accuracy=score,
-        test_accuracy=score,
-        test_accuracy_without_leaks=None,
-        macro_f1=mean,
-        calibration_error=0.1,
-        seconds=1.0,
-        num_collapsed=num_collapsed,
-        valid_curves=((mean,),),
-        confusion=[[1, 0], [0, 1]],
-    )
-
-
-def paired(second: str, mean: float, *, p: float = 0.001) -> PairedTest:
-    difference = Interval(mean, mean - 0.02, mean + 0.02)
-    return PairedTest("pretrained", second, difference, p_permutation=p, p_mcnemar=p)
-
-
-HELPED = "Pre-training helped: 82.0% against 77.0% from scratch, +5.0 points [+3.0, +7.0]"
-
-
-@pytest.mark.parametrize(
-    ("scratch", "linear", "kind", "verdict"),
-    [
-        (
-            0.77,
-            0.79,
-            "pays",
-            f"{HELPED}; it beats TF-IDF + logistic regression (79.0%, +3.0 points [+1.0, +5.0]).",
-        ),
-        (
-            0.77,
-            0.81,
-            "ties-with-linear",
-            f"{HELPED}; it cannot be told apart from TF-IDF + logistic regression "
-            "(81.0%, +1.0 points [-1.0, +3.0]).",
-        ),
-        (
-            0.77,
-            0.85,
-            "loses-to-linear",
-            f"{HELPED}; it loses to TF-IDF + logistic regression "
-            "(85.0%, -3.0 points [-5.0, -1.0]).",
-        ),
-        (
-            0.81,
-            0.85,
-            "no-gain",
-            "No gain from pre-training was found: 82.0% against 81.0% from scratch, "
-            "+1.0 points [-1.0, +3.0]; it loses to TF-IDF + logistic regression "
-            "(85.0%, -3.0 points [-5.0, -1.0]).",
-        ),
-        (
-            0.86,
-            0.79,
-            "hurts",
-            "Pre-training hurt: 82.0% against 86.0% from scratch, -4.0 points [-6.0, -2.0]; "
-            "it beats TF-IDF + logistic regression (79.0%, +3.0 points [+1.0, +5.0]).",
-        ),
-        (
-            0.86,
-            0.81,
-            "hurts",
-            "Pre-training hurt: 82.0% against 86.0% from scratch, -4.0 points [-6.0, -2.0]; "
-            "it cannot be told apart from TF-IDF + logistic regression "
-            "(81.0%, +1.0 points [-1.0, +3.0]).",
-        ),
-    ],
-)
-def test_verdict_follows_from_the_paired_tests(
-    scratch: float, linear: float, kind: VerdictKind, verdict: str
-) -> None:
-    arms = [arm("pretrained", 0.82), arm("scratch", scratch), arm("linear", linear)]
-    tests = [paired("scratch", 0.82 - scratch), paired("linear", 0.82 - linear)]
-    assert judge(arms, tests) == (kind, verdict)
-
-
-def test_verdict_without_scratch_or_linear() -> None:
-    ours = arm("pretrained", 0.82)
-    assert judge([ours, arm("scratch", 0.77)], [paired("scratch", 0.05)]) == (
-        "pays",
-        f"{HELPED}.",
-    )
-    assert judge([ours, arm("linear", 0.85)], [paired("linear", -0.03)]) == (
-        "loses-to-linear",
-        "The pre-trained model reaches 82.0%; it loses to TF-IDF + logistic regression "
-        "(85.0%, -3.0 points [-5.0, -1.0]).",
-    )
-
-
-@pytest.mark.parametrize("others", [[], ["frozen"]])
-def test_verdict_needs_something_to_beat(others: list[str]) -> None:
-    arms = [arm(name, 0.8) for name in ("pretrained", *others)]
-    assert judge(arms, [paired(name, 0.0) for name in others]) == (
-        "no-base",
-        "The base was compared neither with scratch nor with a linear model, "
-        "so there is no verdict.",
-    )
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "p", "is_significant"),
-    [
-        (0.01, 0.05, 0.04, True),
-        (-0.05, -0.01, 0.04, True),
-        (0.01, 0.05, 0.06, False),
-        (-0.01, 0.05, 0.04, False),
-    ],
-)
-def test_gap_counts_when_test_and_interval_agree(
-    low: float, high: float, p: float, is_significant: bool
-) -> None:
-    difference = Interval((low + high) / 2, low, high)
-    test = PairedTest("pretrained", "scratch", difference, p_permutation=p, p_mcnemar=1.0)
-    assert test.is_significant == is_significant

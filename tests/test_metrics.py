@@ -1,19 +1,18 @@
 """Metrics against numbers worked out by hand, against scikit-learn and against theory."""
 
+import itertools
 import math
 
 import numpy as np
 import pytest
-from scipy.stats import binom
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from regraft import metrics, statistics
+from regraft import metrics
+from regraft.statistics import score_interval
 
 TARGETS = np.array([0, 0, 1, 1, 2, 2, 2])
 PREDICTIONS = np.array([0, 1, 1, 1, 2, 0, 2])
-
-
-def answers(share: float, *, num_seeds: int, num_examples: int, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).random((num_seeds, num_examples)) < share
 
 
 def test_accuracy_counts_hits():
@@ -80,90 +79,177 @@ def test_collapsed_run_answers_one_class():
     assert not metrics.is_collapsed(np.array([1] * 97 + [0] * 3), num_classes=2)
 
 
-def test_accuracy_interval_of_one_seed_agrees_with_the_binomial():
-    correct = answers(0.8, num_seeds=1, num_examples=1000, seed=1)
-    interval = metrics.accuracy_interval(correct)
-    expected = binom(1000, correct.mean()).ppf([0.025, 0.975]) / 1000
-    assert interval.mean == correct.mean()
-    assert [interval.low, interval.high] == pytest.approx(expected.tolist(), abs=0.004)
+def test_accuracy_interval_is_that_of_right_answers():
+    correct = np.random.default_rng(1).random((3, 90)) < 0.8
+    assert metrics.accuracy_interval(correct, seed=4) == score_interval(correct, seed=4)
 
 
-def test_accuracy_interval_widens_when_seeds_disagree():
-    half = np.arange(400) % 2 == 0
-    agreeing = np.stack([half] * 4)
-    disagreeing = np.stack([np.ones(400, bool), np.ones(400, bool), ~half & half, ~half & half])
-    assert agreeing.mean() == disagreeing.mean()
-    narrow, wide = metrics.accuracy_interval(agreeing), metrics.accuracy_interval(disagreeing)
+def predicted(*, num_seeds: int, num_examples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Three classes, the last one rare; seeds are right in about 70 % of cases."""
+    generator = np.random.default_rng(seed)
+    targets = generator.choice(3, size=num_examples, p=[0.6, 0.3, 0.1])
+    guesses = generator.choice(3, size=(num_seeds, num_examples))
+    is_right = generator.random((num_seeds, num_examples)) < 0.55
+    return np.where(is_right, targets, guesses), targets
+
+
+def test_macro_f1_shares_have_the_score_as_their_mean():
+    predictions, targets = predicted(num_seeds=4, num_examples=50, seed=3)
+    shares = metrics.macro_f1_shares(predictions, targets, num_classes=5)
+    expected = [metrics.macro_f1(row, targets, num_classes=5) for row in predictions]
+    np.testing.assert_allclose(shares.mean(axis=1), expected)
+
+
+def test_macro_f1_shares_are_the_slopes_of_the_score():
+    from sklearn.metrics import f1_score
+
+    predictions, targets = predicted(num_seeds=1, num_examples=40, seed=4)
+    shares = metrics.macro_f1_shares(predictions, targets, num_classes=3)
+    scores, tiny = [], 1e-6
+    for row in range(40):
+        weights = np.ones(40)
+        weights[row] += tiny
+        scores.append(f1_score(targets, predictions[0], average="macro", sample_weight=weights))
+    base = f1_score(targets, predictions[0], average="macro")
+    np.testing.assert_allclose(shares[0] - base, 40 * (np.array(scores) - base) / tiny, atol=1e-3)
+
+
+def test_macro_f1_interval_is_about_that_of_resampled_scores():
+    predictions, targets = predicted(num_seeds=1, num_examples=600, seed=5)
+    interval = metrics.macro_f1_interval(predictions, targets, num_classes=3)
+    generator = np.random.default_rng(6)
+    rows = generator.integers(0, 600, size=(500, 600))
+    scores = [metrics.macro_f1(predictions[0, r], targets[r], num_classes=3) for r in rows]
+    assert interval.mean == pytest.approx(metrics.macro_f1(predictions[0], targets, num_classes=3))
+    expected = np.quantile(scores, [0.025, 0.975]).tolist()
+    assert [interval.low, interval.high] == pytest.approx(expected, abs=0.01)
+
+
+def test_macro_f1_of_seeds_that_disagree_has_a_wider_interval():
+    predictions, targets = predicted(num_seeds=3, num_examples=300, seed=7)
+    same = np.stack([predictions[0]] * 3)
+    worse = np.stack([predictions[0], np.zeros(300, int), targets])
+    narrow = metrics.macro_f1_interval(same, targets, num_classes=3)
+    wide = metrics.macro_f1_interval(worse, targets, num_classes=3)
     assert wide.high - wide.low > 3 * (narrow.high - narrow.low)
 
 
-def test_intervals_repeat_with_their_seed():
-    correct = answers(0.7, num_seeds=3, num_examples=50, seed=2)
-    assert metrics.accuracy_interval(correct, seed=5) == metrics.accuracy_interval(correct, seed=5)
+def test_reliability_bins_hold_confidence_accuracy_and_count():
+    chances = np.array([[0.95, 0.05], [0.05, 0.95], [0.9, 0.1], [0.4, 0.6], [0.5, 0.5]])
+    targets = np.array([0, 0, 0, 1, 1])
+    bins = metrics.reliability(chances, targets, num_bins=10)
+    # Exactly 0.5, 0.6 and 0.9 belong to the bins which end there.
+    assert [(b.count, b.accuracy) for b in bins] == [(1, 0.0), (1, 1.0), (1, 1.0), (2, 0.5)]
+    assert [b.confidence for b in bins] == pytest.approx([0.5, 0.6, 0.9, 0.95])
 
 
-def test_intervals_do_not_depend_on_the_block_size(monkeypatch: pytest.MonkeyPatch):
-    correct = answers(0.7, num_seeds=1, num_examples=60, seed=3)
-    whole = metrics.accuracy_interval(correct)
-    monkeypatch.setattr(statistics, "_BLOCK_NUMBERS", 700)
-    assert metrics.accuracy_interval(correct).low == pytest.approx(whole.low, abs=0.02)
+def test_reliability_is_scikit_learns_calibration_curve():
+    from sklearn.calibration import calibration_curve
+
+    generator = np.random.default_rng(8)
+    chances = generator.dirichlet([2, 1, 1], size=400)
+    targets = generator.integers(0, 3, 400)
+    bins = metrics.reliability(chances, targets, num_bins=8)
+    shares, confidences = calibration_curve(
+        chances.argmax(axis=1) == targets, chances.max(axis=1), n_bins=8
+    )
+    np.testing.assert_allclose([b.accuracy for b in bins], shares)
+    np.testing.assert_allclose([b.confidence for b in bins], confidences)
+    assert sum(b.count for b in bins) == 400
 
 
-def test_difference_interval_is_paired_by_example():
-    one = answers(0.5, num_seeds=1, num_examples=500, seed=4)
-    better = one.copy()
-    better[0, np.flatnonzero(~one[0])[:10]] = True
-    interval = metrics.difference_interval(better, one)
-    assert interval.mean == pytest.approx(0.02)
-    assert 0 < interval.low < 0.02 < interval.high < 0.05
+def test_reliability_of_certain_answers_is_the_last_bin():
+    (certain,) = metrics.reliability(np.array([[1.0, 0.0]]), np.array([0]), num_bins=15)
+    assert certain == metrics.ConfidenceBin(confidence=1.0, accuracy=1.0, count=1)
 
 
-def test_difference_interval_takes_arms_of_different_seeds():
-    many = answers(0.9, num_seeds=4, num_examples=300, seed=5)
-    single = answers(0.6, num_seeds=1, num_examples=300, seed=6)
-    interval = metrics.difference_interval(many, single)
-    assert interval.mean == pytest.approx(many.mean() - single.mean())
-    assert interval.low > 0
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0])
+def test_tempered_is_a_softmax_of_divided_logarithms(temperature: float):
+    chances = np.random.default_rng(9).dirichlet([1, 1, 1], size=20)
+    expected = chances ** (1 / temperature)
+    expected /= expected.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(metrics.tempered(chances, temperature), expected)
 
 
-def test_permutation_test_finds_a_real_difference_and_is_symmetric():
-    many = answers(0.9, num_seeds=4, num_examples=300, seed=5)
-    single = answers(0.6, num_seeds=1, num_examples=300, seed=6)
-    p = metrics.paired_permutation_test(many, single, num_resamples=2000)
-    assert p == pytest.approx(1 / 2001)
-    assert metrics.paired_permutation_test(single, many, num_resamples=2000) == p
+def test_tempered_leaves_impossible_classes_impossible():
+    tempered = metrics.tempered(np.array([[0.8, 0.2, 0.0]]), 3.0)
+    assert tempered[0, 2] == 0
+    assert tempered.sum() == pytest.approx(1)
 
 
-def test_permutation_test_of_equal_arms_is_one():
-    arm = answers(0.7, num_seeds=2, num_examples=30, seed=7)
-    assert metrics.paired_permutation_test(arm, arm) == 1.0
+def test_fitted_temperature_makes_bold_answers_honest():
+    generator = np.random.default_rng(10)
+    honest = generator.dirichlet([1, 1, 1], size=3_000)
+    targets = np.array([generator.choice(3, p=row) for row in honest])
+    bold = metrics.tempered(honest, 0.4)
+    temperature = metrics.fit_temperature(bold, targets)
+    assert temperature == pytest.approx(2.5, rel=0.1)
+    before = metrics.expected_calibration_error(bold, targets)
+    after = metrics.expected_calibration_error(metrics.tempered(bold, temperature), targets)
+    assert after < before / 3
 
 
-def test_permutation_test_keeps_its_level_when_nothing_differs():
-    ps = [
-        metrics.paired_permutation_test(
-            answers(0.7, num_seeds=1, num_examples=80, seed=2 * trial),
-            answers(0.7, num_seeds=1, num_examples=80, seed=2 * trial + 1),
-            num_resamples=300,
-        )
-        for trial in range(200)
-    ]
-    assert np.mean(np.array(ps) < 0.05) < 0.10
+def test_accuracy_by_length_has_bins_of_about_as_many_examples():
+    lengths = np.arange(1, 11)
+    correct = np.array([[True] * 5 + [False] * 5, [True] * 10])
+    bins = metrics.accuracy_by_length(correct, lengths, num_bins=2)
+    assert bins == (
+        metrics.LengthBin(low=1, high=5, count=5, accuracy=1.0),
+        metrics.LengthBin(low=6, high=10, count=5, accuracy=0.5),
+    )
 
 
-def test_mcnemar_is_the_exact_binomial():
-    first = np.array([True] * 9 + [False] * 1 + [True] * 20)
-    second = np.array([False] * 9 + [True] * 1 + [True] * 20)
-    assert metrics.mcnemar_test(first, second) == pytest.approx(22 / 1024)
+def test_accuracy_by_length_of_equal_lengths_is_one_bin():
+    correct = np.array([[True, False, True, True]])
+    bins = metrics.accuracy_by_length(correct, np.full(4, 7))
+    assert bins == (metrics.LengthBin(low=7, high=7, count=4, accuracy=0.75),)
 
 
-def test_mcnemar_agrees_with_the_permutation_test_on_single_runs():
-    first = answers(0.75, num_seeds=1, num_examples=200, seed=8)
-    second = answers(0.68, num_seeds=1, num_examples=200, seed=9)
-    by_permutation = metrics.paired_permutation_test(first, second)
-    assert metrics.mcnemar_test(first[0], second[0]) == pytest.approx(by_permutation, abs=0.02)
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=60), st.integers(1, 8))
+def test_accuracy_by_length_tells_every_example_once(lengths: list[int], num_bins: int):
+    correct = np.random.default_rng(0).random((2, len(lengths))) < 0.5
+    bins = metrics.accuracy_by_length(correct, np.array(lengths), num_bins=num_bins)
+    assert sum(b.count for b in bins) == len(lengths)
+    assert len(bins) <= num_bins
+    assert all(left.high < right.low for left, right in itertools.pairwise(bins))
+    weighted = sum(b.count * b.accuracy for b in bins) / len(lengths)
+    assert weighted == pytest.approx(correct.mean())
 
 
-def test_mcnemar_of_equal_runs_is_one():
-    run = np.array([True, False, True])
-    assert metrics.mcnemar_test(run, run) == 1.0
+def test_label_doubts_are_contradicted_by_every_run_with_confidence():
+    targets = np.array([0, 0, 0, 0, 1, 1, 1])
+    run = np.array(
+        [
+            [0.9, 0.1],
+            [0.8, 0.2],
+            [0.1, 0.9],  # contradicted by both, surely
+            [0.4, 0.6],  # contradicted, but less surely than is usual
+            [0.2, 0.8],
+            [0.3, 0.7],
+            [0.03, 0.97],
+        ]
+    )
+    other = run.copy()
+    other[2] = [0.15, 0.85]
+    assert metrics.label_doubts(np.stack([run, other]), targets).tolist() == [2]
+    other[2] = [0.6, 0.4]
+    assert metrics.label_doubts(np.stack([run, other]), targets).tolist() == []
+
+
+def test_label_doubts_come_surest_first_and_name_one_class():
+    targets = np.array([0, 0, 0, 0, 0, 1, 1, 2, 2])
+    chances = np.full((9, 3), 0.1)
+    sure_of = [0, 0, 1, 1, 2, 1, 1, 2, 2]
+    chances[np.arange(9), sure_of] = 0.8
+    chances[3] = [0.02, 0.96, 0.02]
+    assert metrics.label_doubts(chances[None], targets).tolist() == [3, 2, 4]
+    disagreeing = chances.copy()
+    disagreeing[2] = [0.1, 0.1, 0.8]
+    both = np.stack([chances, disagreeing])
+    assert metrics.label_doubts(both, targets).tolist() == [3, 4]
+
+
+def test_label_doubts_do_not_name_a_class_without_examples():
+    chances = np.array([[[0.1, 0.9], [0.8, 0.2]]])
+    assert metrics.label_doubts(chances, np.array([0, 0])).tolist() == []
