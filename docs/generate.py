@@ -1,21 +1,32 @@
-"""Write docs/reference/ from the code: every command with its options, every setting.
+"""Write docs/reference/ from the code, and the picture of the architecture from its contract.
 
 `python docs/generate.py` writes the pages; with --check it writes nothing and fails when one is
-stale. The texts are those of the command line, config.py and presets.py: none is written here.
+stale. Pages of the course are compared as well, without what their code printed.
 """
 
+import contextlib
 import inspect
+import io
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import course
+import describe
+import picture
 from typer.main import get_command
 
 from regraft import config, presets
+from regraft.chapters import read_chapters
 from regraft.cli import app, show
 
-REFERENCE_DIR = Path(__file__).parent / "reference"
+DOCS_DIR = Path(__file__).resolve().parent
+REFERENCE_DIR = DOCS_DIR / "reference"
+WITH_OUTPUT = re.compile(
+    r"^```python\n(?P<code>.*?)^```\n\n```text\n.*?^```", re.MULTILINE | re.DOTALL
+)
 NOTE = "<!-- Written by `make docs`; edit the code instead. -->"
 
 
@@ -93,22 +104,58 @@ def _option_row(option: Any) -> str:
     return f"| `{f'{flags} {value}'.strip()}` | {meaning} |"
 
 
+def pages() -> dict[Path, str]:
+    """Every generated file of docs/ with its content."""
+    return {
+        REFERENCE_DIR / "cli.md": cli_page(),
+        REFERENCE_DIR / "settings.md": settings_page(),
+        REFERENCE_DIR / "python.md": describe.python_page(),
+        REFERENCE_DIR / "files.md": describe.files_page(),
+        REFERENCE_DIR / "errors.md": describe.errors_page(),
+        DOCS_DIR / "images" / "architecture.svg": picture.architecture_svg(),
+        DOCS_DIR / "scaling.md": with_outputs(DOCS_DIR / "scaling.md"),
+    }
+
+
+def with_outputs(path: Path) -> str:
+    """A page whose Python is arithmetic, with what each block prints in the block behind it."""
+    names: dict[str, Any] = {"open": lambda name: (DOCS_DIR.parent / name).open(encoding="utf-8")}
+
+    def ran(block: re.Match[str]) -> str:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(block["code"], path.name, "exec"), names)
+        return f"```python\n{block['code']}```\n\n```text\n{printed.getvalue()}```"
+
+    return WITH_OUTPUT.sub(ran, _current(path))
+
+
+def stale_chapters() -> list[Path]:
+    """Pages of the course whose text or code is not that of their chapter."""
+    found = []
+    for chapter in read_chapters():
+        path = course.PAGES_DIR / f"{chapter.name}.md"
+        expected = course.page(chapter, None, images_dir=path.parent)
+        if course.without_outputs(_current(path)) != expected:
+            found.append(path)
+    return found
+
+
 def main() -> int:
     """Write the pages, or compare them; the exit code says whether all is well."""
-    pages = {"cli.md": cli_page(), "settings.md": settings_page()}
     if "--check" not in sys.argv[1:]:
-        REFERENCE_DIR.mkdir(exist_ok=True)
-        for name, text in pages.items():
-            (REFERENCE_DIR / name).write_text(text, encoding="utf-8")
+        for path, text in pages().items():
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
         return 0
-    stale = [name for name, text in pages.items() if _current(name) != text]
-    for name in stale:
-        print(f"docs/reference/{name} is stale: run `make docs`.", file=sys.stderr)
+    stale = {path: "make docs" for path, text in pages().items() if _current(path) != text}
+    stale |= dict.fromkeys(stale_chapters(), "make course")
+    for path, command in stale.items():
+        print(f"docs/{path.relative_to(DOCS_DIR)} is stale: run `{command}`.", file=sys.stderr)
     return 1 if stale else 0
 
 
-def _current(name: str) -> str:
-    path = REFERENCE_DIR / name
+def _current(path: Path) -> str:
     return path.read_text(encoding="utf-8") if path.exists() else ""
 
 

@@ -1,40 +1,99 @@
-"""What README and docs show must exist: commands parse, links resolve, Python blocks run."""
+"""What README and docs show must work: commands run, links lead somewhere, nothing is left out.
 
+A block that no test runs says so, in a comment right before it: `<!-- long-running: DATE, COST -->`
+(the last time it was run, and what that took), or `<!-- not run here: REASON -->`.
+"""
+
+import csv
+import gzip
+import os
 import re
 import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import typer
+from conftest import make_examples, write_examples
+from typer.testing import CliRunner
 
+import regraft
 from regraft.cli import app
+from regraft.config import read_setting_help
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PAGES = sorted(
+    page
+    for pattern in ("*.md", "docs/**/*.md", "benchmarks/*.md", ".github/**/*.md")
+    for page in ROOT.glob(pattern)
+)
+FENCE = re.compile(r"(?:^<!-- ([^\n]*?) -->\n+)?^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+MARK = re.compile(r"long-running: 20\d\d-\d\d-\d\d, \S.*|not run here: \S.*")
+SHELL, CODE = ("sh", "console"), ("python", "bash", "yaml", "toml")
+LANGUAGES = {*SHELL, *CODE, "text", "json", "csv", "html"}
+# Set-up, which every run of the tests has behind it, and torchrun, which integration tests run.
+TOOLS = ("pip ", "make", ". .venv", "git ", "torchrun ", "python -m zipfile", "export ", "cd ")
+# Commands that take long or wait for somebody, and the tests that run them.
+ELSEWHERE = {
+    "bench": "test_bench.py",
+    "course": "test_course.py",
+    "data fetch": "test_corpora.py",
+    "demo": "test_demo.py",
+    "import": "test_bases.py",
+    "serve": "test_serve.py",
+}
 
 
-def blocks(page: Path, *languages: str) -> list[str]:
-    return [text for name, text in BLOCK.findall(page.read_text()) if name in languages]
+@dataclass(frozen=True)
+class Block:
+    """A fenced block, with the comment before it if there is one."""
+
+    page: Path
+    mark: str
+    language: str
+    text: str
+
+    @property
+    def is_marked(self) -> bool:
+        return bool(MARK.fullmatch(self.mark))
 
 
-def commands(page: Path) -> list[str]:
-    """Lines that begin with regraft, with or without a prompt, joined over backslashes."""
-    found = []
-    for text in blocks(page, "sh", "console"):
-        for line in text.replace("\\\n", " ").splitlines():
-            line = re.sub(r"^\$ ", "", line.strip())
-            line = re.sub(r"^\.venv/bin/", "", line)
-            if line.startswith("regraft "):
-                found.append(line)
-    return found
+def blocks(page: Path) -> list[Block]:
+    found = FENCE.findall(page.read_text(encoding="utf-8"))
+    return [Block(page, mark, language, text) for mark, language, text in found]
 
 
-SHOWN = sorted({command for page in PAGES for command in commands(page)})
+def shell_lines(block: Block) -> list[str]:
+    """Commands without prompts and comments, joined over backslashes."""
+    lines = re.sub(r"\\\n\s*", "", block.text).splitlines()
+    lines = [re.sub(r"^(\$ )?([A-Z_]+=\S+ )?(\.venv/bin/)?", "", line.strip()) for line in lines]
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def piped(line: str) -> tuple[str | None, str]:
+    """(what `echo` sends through a pipe, the command behind it)."""
+    before, pipe, command = line.rpartition(" | ")
+    if not pipe or not before.startswith("echo "):
+        return None, line
+    return shlex.split(before)[1], command
+
+
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+ALL_SHOWN = [
+    (line, block)
+    for block in BLOCKS
+    if block.language in SHELL
+    for line in shell_lines(block)
+    if line.startswith("regraft ") or " | regraft " in line
+]
+SHOWN = sorted({piped(line)[1] for line, _ in ALL_SHOWN})
+RUN = sorted({line for line, block in ALL_SHOWN if not block.is_marked})
 
 
 def test_pages_show_commands():
-    assert len(SHOWN) > 10
+    assert len(SHOWN) > 50
 
 
 @pytest.mark.parametrize("command", SHOWN)
@@ -50,23 +109,185 @@ def test_shown_command_parses(command):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_block_is_run_or_says_why_not(page):
+    for block in blocks(page):
+        first = block.text.partition("\n")[0]
+        assert block.language in LANGUAGES, f"{page.name}: name the language of the block {first!r}"
+        if block.mark.startswith(("long-running", "not run")):
+            assert block.is_marked, f"{page.name}: {block.mark!r} lacks its date, cost or reason"
+        if block.language in SHELL and not block.is_marked:
+            commands = [piped(line)[1] for line in shell_lines(block)]
+            strange = [line for line in commands if not line.startswith(("regraft ", *TOOLS))]
+            assert not strange, f"{page.name}: no test runs {strange}; mark the block"
+        if block.language in ("bash", "yaml") and block.mark:
+            assert block.is_marked, f"{page.name}: mark the block {first!r}"
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "bash"])
+def test_scripts_are_valid_shell(block):
+    subprocess.run(["bash", "-n"], input=block.text, text=True, check=True)
+
+
+def slugs(page: Path) -> set[str]:
+    """The anchors of a page, as both a repository host and the site make them from headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    found = set()
+    for heading in re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").lower()
+        found.add(re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", plain).strip()))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_resolve(page):
-    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
-        if not re.match(r"[a-z]+:", target):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path = page.parent / target if target else page
+        assert path.exists(), f"{page.name} links to {target}"
+        if anchor and path.suffix == ".md":
+            assert anchor in slugs(path), f"{page.name} links to {target}#{anchor}"
+
+
+def test_every_page_is_on_the_site():
+    config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    shown = set(re.findall(r"[\w/-]+\.md", config[config.index("\nnav:") :]))
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in ROOT.glob("docs/**/*.md")}
+    assert pages <= shown, f"not in the nav of mkdocs.yml: {sorted(pages - shown)}"
+
+
+def commands_of(command, name):
+    """Every command with its full name."""
+    if not hasattr(command, "commands"):
+        yield name, command
+        return
+    for part in command.list_commands(None):
+        yield from commands_of(command.commands[part], f"{name} {part}")
+
+
+def test_every_setting_command_error_and_public_name_is_documented():
+    def reference(name: str) -> str:
+        return (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8")
+
+    for row in read_setting_help():
+        assert f"| `{row.key}` |" in reference("settings.md")
+    for name, command in commands_of(typer.main.get_command(app), "regraft"):
+        section = reference("cli.md").split(f"\n## {name}\n")[1].partition("\n## ")[0]
+        for option in command.params:
+            if getattr(option, "hidden", False):
+                continue
+            flag = option.opts[0] if option.param_type_name == "option" else option.metavar
+            assert f"`{flag or option.name.upper()}" in section, f"{name} {flag}"
+    for name in regraft.__all__:
+        assert f"\n## {name}\n" in reference("python.md") or name == "__version__"
+    for kind in vars(regraft.errors).values():
+        if isinstance(kind, type) and issubclass(kind, regraft.RegraftError):
+            assert f"\n## {kind.__name__}\n" in reference("errors.md")
+
+
+@pytest.fixture(scope="session")
+def desk(tmp_path_factory, shared_base, shared_classifier):
+    """A folder with every file and run that the pages speak of."""
+    folder = tmp_path_factory.mktemp("desk")
+    documents = "".join(f"{text}\n" for text, _ in make_examples(60, seed=1))
+    for name in ("reviews", "review", "reports", "texte", "text", "books"):
+        (folder / f"{name}.txt").write_text(documents, encoding="utf-8")
+    (folder / "corpus").mkdir()
+    for name in ("corpus.txt.gz", "corpus/a.txt.gz"):
+        with gzip.open(folder / name, "wt", encoding="utf-8") as file:
+            file.write(documents)
+    for seed, name in enumerate(("train", "labels", "etiquettes", "valid", "test"), start=3):
+        write_examples(folder / f"{name}.csv", 40, seed=seed)
+    with (folder / "new.csv").open("w", encoding="utf-8", newline="") as file:
+        rows = [[text] for text, _ in make_examples(10, seed=9)]
+        csv.writer(file).writerows([["text"], *rows])
+    for name in ("runs/base", "base"):
+        shutil.copytree(shared_base, folder / name)
+    for name in ("runs/reviews", "runs/best", "runs/tickets"):
+        shutil.copytree(shared_classifier, folder / name)
+    for name in ("tokenizer.json", "runs/tokenizer.json"):
+        shutil.copy(shared_base / "tokenizer.json", folder / name)
+    command = ["tokenize", "reviews.txt", "--tokenizer", "tokenizer.json", "--out", "tokens"]
+    _invoke(command, folder=folder)
+    return folder
+
+
+def _invoke(words, *, folder, sent=None):
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        return CliRunner().invoke(app, words, input=sent)
+    finally:
+        os.chdir(before)
+
+
+def _expanded(word, *, folder):
+    """As a shell does it."""
+    if "*" not in word:
+        return [word]
+    return [str(path.relative_to(folder)) for path in folder.glob(word)]
+
+
+def _small(words):
+    """The same command, with its length cut to seconds."""
+    lengths = {
+        "--minutes": "0.01",
+        "--steps": "2",
+        "--epochs": "1",
+        "--seeds": "2",
+        "--labels": "10,all",
+    }
+    small = list(words)
+    for place, word in enumerate(words[:-1]):
+        if word in lengths:
+            small[place + 1] = lengths[word]
+        elif word == "--set" and words[place + 1].startswith("data.max_length"):
+            small[place + 1] = "data.max_length=24"
+    has_length = any(flag in words for flag in ("--minutes", "--steps", "--epochs"))
+    if not has_length and words[0] in ("pretrain", "fit"):
+        small += ["--minutes", "0.01"]
+    if not has_length and words[0] in ("finetune", "compare"):
+        small += ["--epochs", "1"]
+    if words[0] == "compare" and "--seeds" not in words:
+        small += ["--seeds", "2"]
+    return small
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", RUN)
+def test_shown_command_runs(command, desk, tmp_path):
+    sent, command = piped(command)
+    words = shlex.split(command, comments=True)[1:]
+    for name, where in ELSEWHERE.items():
+        if words[: len(name.split())] == name.split():
+            assert (ROOT / "tests" / where).exists(), f"{where} is to run `regraft {name}`"
+            return
+    folder = tmp_path / "desk"
+    shutil.copytree(desk, folder)
+    if "--out" in words:
+        out = folder / words[words.index("--out") + 1]
+        shutil.rmtree(out, ignore_errors=True)
+        if out.is_file():
+            out.unlink()
+    words = [name for word in words for name in _expanded(word, folder=folder)]
+    result = _invoke(_small(words), folder=folder, sent=sent)
+    assert result.exit_code == 0, result.output
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("page", "code"),
-    [
-        pytest.param(page, code, id=f"{page.name}-{number}")
-        for page in PAGES
-        for number, code in enumerate(blocks(page, "python"))
-    ],
+    "page",
+    [page for page in PAGES if any(block.language == "python" for block in blocks(page))],
+    ids=lambda page: page.name,
 )
-def test_python_block_runs(page, code, tmp_path, monkeypatch, documents):
-    monkeypatch.chdir(tmp_path)
-    Path("reviews.txt").write_text("\n".join(documents) + "\n")
-    exec(compile(code, page.name, "exec"), {})
-    assert Path("runs/base/model.safetensors").exists()
+def test_python_blocks_run(page, desk, tmp_path, monkeypatch):
+    if page.parent.name == "course":
+        pytest.skip("test_course.py runs the chapters")
+    shutil.copytree(desk, tmp_path / "desk")
+    monkeypatch.chdir(tmp_path / "desk")
+    shutil.rmtree("runs")
+    names = {}
+    for block in blocks(page):
+        if block.language == "python" and not block.is_marked:
+            exec(compile(block.text, page.name, "exec"), names)

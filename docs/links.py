@@ -1,0 +1,62 @@
+"""The site's hook for mkdocs: pages that live outside docs/, and links that lead out of it.
+
+In the repository every link is relative to the file it stands in, so that it works on the host.
+Here the same links are turned to where the pages lie in the site; a link to a file that the site
+does not hold, such as a source file, stays as text.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parent.parent
+# Pages of the repository that the site shows as well, at the same path below its own root.
+OUTSIDE = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "benchmarks/README.md")
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
+CODE = re.compile(r"(^```.*?^```|`[^`\n]*`)", re.MULTILINE | re.DOTALL)
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add the pages from outside docs/."""
+    for name in OUTSIDE:
+        if (ROOT / name).exists():
+            files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Any, config: MkDocsConfig, files: Files) -> str:
+    """Turn the links of a page to where they lead in the site."""
+    source = Path(page.file.abs_src_path)
+    parts = CODE.split(markdown)
+    # Odd parts are code, in which nothing is a link.
+    parts[::2] = [
+        LINK.sub(lambda link: _turned(link, source=source, page=page, files=files), part)
+        for part in parts[::2]
+    ]
+    return "".join(parts)
+
+
+def site_path(path: Path) -> str:
+    """Where a file of the repository lies in the site, if it is there at all."""
+    docs_dir = ROOT / "docs"
+    inside = path.relative_to(docs_dir) if path.is_relative_to(docs_dir) else path.relative_to(ROOT)
+    return inside.as_posix()
+
+
+def _turned(link: re.Match[str], *, source: Path, page: Any, files: Files) -> str:
+    bang, text, target, anchor = link.groups()
+    if not target or re.match(r"[a-z]+:", target):
+        return link.group()
+    path = Path(os.path.normpath(source.parent / target))
+    if not path.is_relative_to(ROOT):
+        return link.group()  # mkdocs will warn of it
+    if path == ROOT / "README.md":
+        path = ROOT / "docs" / "index.md"
+    if files.get_file_from_path(site_path(path)) is None:
+        return link.group() if not path.exists() else text
+    here = Path(page.file.src_uri).parent
+    return f"{bang}[{text}]({os.path.relpath(site_path(path), here)}{anchor or ''})"
