@@ -113,11 +113,8 @@ def _is_outside_bootstrap(a_SN: NDArray[np.bool_], b_RN: NDArray[np.bool_], *, s
     return bool(low > 0 or high < 0)
 
 
-def main() -> None:
-    """Print both tables as Markdown."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--comparisons", type=int, default=1_000)
-    asked = parser.parse_args()
+def print_level(num_comparisons: int) -> None:
+    """How often a difference is found between arms that have none."""
     generator = np.random.default_rng(0)
     print("| seeds | examples | luck | permutation | bootstrap | rule |")
     print("|---|---|---|---|---|---|")
@@ -129,24 +126,39 @@ def main() -> None:
                 ),
                 seed=number,
             )
-            for number in range(asked.comparisons)
+            for number in range(num_comparisons)
         ]
         shares = " | ".join(f"{share:.1%}" for share in np.mean(found, axis=0))
         told = f"{seeds[0]} and {seeds[1]} | {num_examples:,} | {luck_points:g}"
         print(f"| {told} | {shares} |", flush=True)
 
-    print("\n| seeds | examples | luck | smallest difference | found |")
+
+def print_power(num_comparisons: int) -> None:
+    """How often the gap is found that such arms, without one, say would be found."""
+    generator = np.random.default_rng(1)
+    print("| seeds | examples | luck | smallest difference | found |")
     print("|---|---|---|---|---|")
-    for (seeds, num_examples), luck_points in itertools.product(CASES, LUCK_POINTS):
+    single = ((1, 1), 500), 0.0
+    for (seeds, num_examples), luck_points in (single, *itertools.product(CASES, LUCK_POINTS)):
         case = {"num_examples": num_examples, "seeds": seeds, "luck_points": luck_points}
         gaps = [smallest_difference(*simulated_pair(generator, **case)) for _ in range(200)]
         gap = float(np.mean(gaps))
         found = [
-            found_differences(*simulated_pair(generator, **case, gap=gap), seed=number)
-            for number in range(asked.comparisons)
+            found_differences(*simulated_pair(generator, **case, gap=gap), seed=number)[2]
+            for number in range(num_comparisons)
         ]
         told = f"{seeds[0]} and {seeds[1]} | {num_examples:,} | {luck_points:g}"
-        print(f"| {told} | {100 * gap:.1f} | {np.mean(found, axis=0)[2]:.1%} |", flush=True)
+        print(f"| {told} | {100 * gap:.1f} | {np.mean(found):.1%} |", flush=True)
+
+
+def main() -> None:
+    """Print both tables as Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--comparisons", type=int, default=1_000)
+    asked = parser.parse_args()
+    print_level(asked.comparisons)
+    print()
+    print_power(asked.comparisons)
 
 
 if __name__ == "__main__":

@@ -33,13 +33,14 @@ from regraft.corpora import fetch
 from regraft.evaluate import class_probabilities
 from regraft.finetune import Start, start_from_base, train_classifier
 from regraft.heads import build_language_model
-from regraft.metrics import accuracy_interval, difference_interval
+from regraft.metrics import accuracy_interval
 from regraft.objectives import build_objective
 from regraft.pairs import pretraining_rows
 from regraft.pretrain import pretrain
 from regraft.runfolder import load_run, read_settings
 from regraft.runtime import environment, write_json, write_text
 from regraft.shards import write_store
+from regraft.statistics import difference_interval
 from regraft.store import TokenStore, open_store
 from regraft.text import (
     labels_of,

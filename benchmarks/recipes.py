@@ -29,12 +29,13 @@ from regraft.corpora import fetch
 from regraft.ensemble import MOST_BASES
 from regraft.features import document_vectors
 from regraft.fit import LATENT_TEXTS
-from regraft.metrics import accuracy_interval, difference_interval
+from regraft.metrics import accuracy_interval
 from regraft.pretrain import pretrain
 from regraft.regression import fit_regression
 from regraft.runfolder import load_run
 from regraft.runtime import environment, write_json, write_text
 from regraft.shards import write_store
+from regraft.statistics import difference_interval
 from regraft.text import (
     Example,
     Labels,

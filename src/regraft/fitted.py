@@ -19,7 +19,6 @@ from regraft.errors import DataError, RunFolderError
 from regraft.evaluate import Evaluation, evaluation
 from regraft.evidence import PairedTest
 from regraft.features import document_vectors
-from regraft.metrics import difference_interval, mcnemar_test, paired_permutation_test
 from regraft.regression import VectorModel
 from regraft.runfolder import (
     LoadedRun,
@@ -30,6 +29,7 @@ from regraft.runfolder import (
     read_settings,
 )
 from regraft.runtime import SILENT, Progress
+from regraft.statistics import difference_interval, mcnemar_test, paired_permutation_test
 from regraft.text import (
     Example,
     Labels,

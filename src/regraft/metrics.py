@@ -10,9 +10,6 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Num
 
 from regraft.statistics import Interval as Interval
-from regraft.statistics import difference_interval as difference_interval
-from regraft.statistics import mcnemar_test as mcnemar_test
-from regraft.statistics import paired_permutation_test as paired_permutation_test
 from regraft.statistics import score_interval
 
 _COLLAPSED_SHARE = 0.99
@@ -74,7 +71,7 @@ def macro_f1_shares(
     """What each example adds to its seed's macro-F1, so that their mean is the score.
 
     F1 is no mean over examples; these are its first-order changes when an example gains weight,
-    and give it the intervals and tests of a mean (the infinitesimal jackknife, Efron 1982).
+    and give it the intervals and tests of a mean (the infinitesimal jackknife, Jaeckel 1972).
     """
     shares = []
     for predictions_N in predictions_SN:
