@@ -416,6 +416,12 @@ def test_methods_of_finetuning_are_refused_by_pretraining(key, value):
     )
 
 
+def test_windows_are_refused_by_pretraining():
+    assert "data.windows: pre-training reads all text anyway" in error_of(
+        overrides={"data.windows": 3}
+    )
+
+
 def test_pooling_that_needs_labels_is_refused_by_pretraining():
     assert "head.pooling: attention is learned with labels; leave it for fine-tuning" in error_of(
         overrides={"head.pooling": "attention"}

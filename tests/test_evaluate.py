@@ -47,6 +47,43 @@ def test_probabilities_keep_the_order_of_rows_whatever_their_length():
     assert cut_share(rows) == pytest.approx(sum(too_long) / len(texts))
 
 
+def test_long_text_is_told_by_the_mean_of_its_windows():
+    torch.manual_seed(0)
+    tokenizer = train_tokenizer(["a good book"], settings=TokenizerSettings(size=280))
+    texts = ["a good book", "good " * 4 + "book " * 4 + "a " * 4, "a " * 70]
+    data = DataSettings(max_length=16, windows=3)
+    rows = ExampleRows(texts, targets=[0, 1, 0], tokenizer=tokenizer, data=data)
+    model = build_classifier(
+        SETTINGS, vocab_size=tokenizer.vocab_size, num_classes=3, pooling="last"
+    )
+    seen: list[int] = []
+    found = class_probabilities(model, rows, on_batch=seen.append)
+    assert found.sum(axis=1) == pytest.approx(np.ones(3))
+    assert sum(seen) == 3
+    room = 16 - tokenizer.num_framing
+    for number, text in enumerate(texts):
+        ids = tokenizer.encode(text)[: 3 * room]
+        logs = []
+        for start in range(0, len(ids), room):
+            row = tokenizer.framed(ids[start : start + room], max_length=16)
+            logs.append(model.eval()(torch.tensor([row]))[0].double().log_softmax(dim=0))
+        mean = torch.stack(logs).mean(dim=0).softmax(dim=0)
+        assert found[number] == pytest.approx(mean.detach().numpy(), abs=1e-6)
+    # Training reads the first window; only the last text is not read to its end.
+    assert rows.lengths.max() == 16
+    assert (rows.num_long, rows.num_cut) == (2, 1)
+    part = rows.subset(np.array([1]))
+    assert class_probabilities(model, part) == pytest.approx(found[1:2], abs=1e-6)
+
+
+def test_windows_change_nothing_for_short_texts():
+    tokenizer = train_tokenizer(["a good book"], settings=TokenizerSettings(size=280))
+    data = DataSettings(max_length=16, windows=3)
+    rows = ExampleRows(["a good book", ""], targets=[0, 1], tokenizer=tokenizer, data=data)
+    assert rows.windows is None
+    assert rows.num_long == rows.num_cut == 0
+
+
 @pytest.mark.parametrize("pooling", ["mean", "first", "last"])
 def test_vectors_keep_the_order_of_rows_and_know_no_padding(pooling):
     torch.manual_seed(0)

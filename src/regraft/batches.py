@@ -122,7 +122,10 @@ class DocumentRows:
 
 
 class ExampleRows:
-    """One labelled text a row, cut to length, with what the tokenizer puts around it."""
+    """One labelled text a row, cut to length, with what the tokenizer puts around it.
+
+    With `data.windows`, a longer text goes on in the rows of `windows`, for who predicts.
+    """
 
     def __init__(
         self,
@@ -135,23 +138,46 @@ class ExampleRows:
         assert len(texts) == len(targets)
         self._pad_id = tokenizer.pad_id
         encoded = tokenizer.encode_batch(texts)
-        rows = [tokenizer.framed(ids, max_length=data.max_length) for ids in encoded]
-        self._ids = [np.array(row, dtype=np.int64) for row in rows]
-        self.targets = np.array(targets, dtype=np.int64)
         room = data.max_length - tokenizer.num_framing
-        self._is_cut = np.array([len(ids) > room for ids in encoded], dtype=np.bool_)
+        most = data.windows or 1
+        self._windows = [
+            [
+                np.array(
+                    tokenizer.framed(ids[start : start + room], max_length=data.max_length),
+                    dtype=np.int64,
+                )
+                for start in range(0, max(min(len(ids), room * most), 1), room)
+            ]
+            for ids in encoded
+        ]
+        self._ids = [windows[0] for windows in self._windows]
+        self.targets = np.array(targets, dtype=np.int64)
+        self._is_long = np.array([len(ids) > room for ids in encoded], dtype=np.bool_)
+        self._is_cut = np.array([len(ids) > room * most for ids in encoded], dtype=np.bool_)
         self.lengths = np.array([len(ids) for ids in self._ids], dtype=np.int64)
 
     @property
+    def num_long(self) -> int:
+        """How many texts are longer than a row: of them training reads the first part."""
+        return int(self._is_long.sum())
+
+    @property
     def num_cut(self) -> int:
-        """How many texts are longer than a row."""
+        """How many texts even a prediction does not read to their end."""
         return int(self._is_cut.sum())
+
+    @property
+    def windows(self) -> "WindowRows | None":
+        """All rows of all texts; None where every text has one."""
+        is_longer = any(len(windows) > 1 for windows in self._windows)
+        return WindowRows(self._windows, pad_id=self._pad_id) if is_longer else None
 
     def subset(self, numbers: NDArray[np.int64]) -> "ExampleRows":
         """Some of the rows, in this order, without encoding them again."""
         part = copy.copy(self)
         part._ids = [self._ids[number] for number in numbers]
-        part._is_cut = self._is_cut[numbers]
+        part._windows = [self._windows[number] for number in numbers]
+        part._is_long, part._is_cut = self._is_long[numbers], self._is_cut[numbers]
         part.targets, part.lengths = self.targets[numbers], self.lengths[numbers]
         return part
 
@@ -159,6 +185,21 @@ class ExampleRows:
         """Texts padded to the longest of them, with their classes."""
         ids_BT, real_BT = padded([self._ids[n] for n in numbers], pad_id=self._pad_id)
         return Batch(ids_BT, real_BT, torch.from_numpy(self.targets[numbers]))
+
+
+class WindowRows:
+    """Several rows a text; `text_numbers` says whose each is."""
+
+    def __init__(self, by_text: Sequence[Sequence[NDArray[np.int64]]], *, pad_id: int) -> None:
+        self._pad_id = pad_id
+        self._ids = [ids for windows in by_text for ids in windows]
+        self.text_numbers = np.repeat(np.arange(len(by_text)), [len(part) for part in by_text])
+        self.lengths = np.array([len(ids) for ids in self._ids], dtype=np.int64)
+
+    def batch(self, numbers: NDArray[np.int64]) -> Batch:
+        """Windows padded to the longest of them, without targets."""
+        ids_BT, real_BT = padded([self._ids[n] for n in numbers], pad_id=self._pad_id)
+        return Batch(ids_BT, real_BT, ids_BT.new_zeros(len(numbers)))
 
 
 def example_rows(

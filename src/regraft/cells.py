@@ -4,6 +4,7 @@ Comes in: a job that holds all it needs. Goes out: a `Result` with the weights o
 probabilities of texts; nothing is written here. Labels of the test file are in no job.
 """
 
+import dataclasses
 import threading
 import time
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from regraft.heads import Model
 from regraft.regression import VectorModel, fit_regression
 from regraft.rivals import RIVALS, build_rival
 from regraft.runtime import SILENT, Progress, seeded
+from regraft.start import without_base
 from regraft.text import Example, Labels
 
 WordModel = LinearModel | NaiveBayesModel
@@ -93,9 +95,11 @@ class NeuralJob:
         return Result(run, weights=weights)
 
     def _train(self, rate: float, *, progress: Progress) -> tuple[Model, list[EpochRecord]]:
-        seed, is_frozen = self.cell.seed, self.kind == "frozen"
+        seed, is_frozen, start = self.cell.seed, self.kind == "frozen", self.start
+        if self.kind != "pretrained":  # there is no base to spare or to go on with
+            start = dataclasses.replace(start, settings=without_base(start.settings))
         settings = replace(
-            self.start.settings,
+            start.settings,
             "train",
             seed=seed,
             lr=rate,
@@ -103,12 +107,13 @@ class NeuralJob:
             threads=self.num_threads,
         )
         with _ONE_AT_A_TIME:
-            model = build_network(self.kind, self.start, num_classes=self.num_classes, seed=seed)
+            model = build_network(self.kind, start, num_classes=self.num_classes, seed=seed)
             records = train_classifier(
                 model,
                 rows=self.rows,
                 valid_rows=self.valid_rows,
                 settings=settings,
+                auxiliary=start.auxiliary(),
                 progress=progress,
             )
             return model, list(records)

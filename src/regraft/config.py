@@ -385,6 +385,8 @@ def _without_effect(settings: Settings, *, carried: Mapping[str, Any]) -> Iterat
         value, default = getattr(settings.train, name), getattr(TrainSettings, name)
         if value not in (default, carried.get(f"train.{name}", default)):
             yield f"train.{name}: {value} has no effect on pre-training; leave it for fine-tuning"
+    if settings.data.windows is not None:
+        yield "data.windows: pre-training reads all text anyway; leave it for fine-tuning"
     if settings.head.pooling == "attention":
         yield "head.pooling: attention is learned with labels; leave it for fine-tuning"
     kind = settings.objective.kind

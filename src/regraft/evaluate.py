@@ -23,7 +23,9 @@ from regraft.metrics import (
     accuracy_interval,
     confusion,
     expected_calibration_error,
+    log_probabilities,
     macro_f1,
+    softmax,
 )
 from regraft.model import Backbone
 from regraft.objectives import TOKEN_LOSS, Objective, Reading
@@ -56,7 +58,18 @@ class Evaluation:
 def class_probabilities(
     model: Model, rows: Rows, *, on_batch: Callable[[int], None] = lambda num_rows: None
 ) -> NDArray[np.float64]:
-    """N x C probabilities in the order of the rows, whatever order they were computed in."""
+    """N x C probabilities in the order of the rows, whatever order they were computed in.
+
+    Of a text that goes on in windows, the mean of their log-probabilities counts.
+    """
+    windows = rows.windows if isinstance(rows, ExampleRows) else None
+    if windows is not None:
+        logs_WC = log_probabilities(class_probabilities(model, windows))
+        sums_NC = np.zeros((len(rows.lengths), logs_WC.shape[1]))
+        np.add.at(sums_NC, windows.text_numbers, logs_WC)
+        means_NC = sums_NC / np.bincount(windows.text_numbers)[:, None]
+        on_batch(len(rows.lengths))
+        return softmax(means_NC, np.isfinite(means_NC))[0]
     model.eval()
     device = next(model.parameters()).device
     parts, places = [], []

@@ -175,9 +175,9 @@ def _finetune(
     valid_rows = example_rows(
         valid_examples, labels=labels, tokenizer=start.tokenizer, data=settings.data
     )
-    if rows.num_cut:
+    if rows.num_long:
         progress.say(
-            f"{cut_share(rows):.1%} of the training texts are longer than "
+            f"{rows.num_long / len(rows.targets):.1%} of the training texts are longer than "
             f"{settings.data.max_length} tokens and were cut."
         )
     records = list(

@@ -185,6 +185,14 @@ class DataSettings(_Section):
     max_length: Annotated[
         int, Ge(8), Doc("Tokens a row: longer texts are cut (and the share cut is reported).")
     ] = 256
+    windows: Annotated[
+        int | None,
+        Ge(2),
+        Doc(
+            "Prediction: read up to so many rows of a text that is longer than one; the mean of "
+            "their log-probabilities counts. Training reads the first."
+        ),
+    ] = None
     packing: Annotated[
         Literal["stream", "isolated", "document"],
         Doc(
