@@ -14,17 +14,21 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
-# Pages of the repository that the site shows as well, at the same path below its own root.
-OUTSIDE = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "benchmarks/README.md")
+# Pages of the repository that the site shows as well, and where.
+OUTSIDE = {
+    "CONTRIBUTING.md": "CONTRIBUTING.md",
+    "SECURITY.md": "SECURITY.md",
+    "CHANGELOG.md": "CHANGELOG.md",
+    "benchmarks/README.md": "benchmarks.md",
+}
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
 CODE = re.compile(r"(^```.*?^```|`[^`\n]*`)", re.MULTILINE | re.DOTALL)
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add the pages from outside docs/."""
-    for name in OUTSIDE:
-        if (ROOT / name).exists():
-            files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
+    for name, shown in OUTSIDE.items():
+        files.append(File.generated(config, shown, abs_src_path=str(ROOT / name)))
     return files
 
 
@@ -42,9 +46,10 @@ def on_page_markdown(markdown: str, *, page: Any, config: MkDocsConfig, files: F
 
 def site_path(path: Path) -> str:
     """Where a file of the repository lies in the site, if it is there at all."""
-    docs_dir = ROOT / "docs"
-    inside = path.relative_to(docs_dir) if path.is_relative_to(docs_dir) else path.relative_to(ROOT)
-    return inside.as_posix()
+    if path.is_relative_to(ROOT / "docs"):
+        return path.relative_to(ROOT / "docs").as_posix()
+    name = path.relative_to(ROOT).as_posix()
+    return OUTSIDE.get(name, name)
 
 
 def _turned(link: re.Match[str], *, source: Path, page: Any, files: Files) -> str:
