@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from comparisons import ARMS, TESTS, comparison, full_comparison
 
-from regraft.evidence import Opening, Split
+from regraft.evidence import LengthBin, Opening, Split
 from regraft.metrics import Interval
 from regraft.report import paired_test_in_words, words
 
@@ -38,8 +38,10 @@ def test_paired_test_tells_what_could_not_be_seen():
     found = dataclasses.replace(TESTS[0], p_difference=0.45, p_holm=0.9, smallest_difference=0.021)
     assert paired_test_in_words(found).endswith(
         "p = 0.410 by permutation, p = 0.450 over new seeds and examples, p = 0.500 by McNemar's "
-        "test; p = 0.900 corrected; a true gap of 2.1 points would have shown four times in five."
+        "test; p = 0.900 corrected; a true gap of 2.1 points would have shown 4 times in 5."
     )
+    hopeless = dataclasses.replace(found, smallest_difference=1.6)
+    assert paired_test_in_words(hopeless).endswith("; hardly any gap could have been shown.")
     clear = dataclasses.replace(TESTS[1], smallest_difference=0.021)
     assert "would have shown" not in paired_test_in_words(clear)
 
@@ -53,7 +55,7 @@ def test_verdict_begins_with_one_sentence():
 
 
 def test_gap_to_the_base_has_the_sign_of_the_arm():
-    assert words.against_base(TESTS[1]) == ("+6.2 points", "p < 0.001")
+    assert words.against_base(TESTS[1]) == ("+6.2", "p < 0.001")
     assert words.against_base(dataclasses.replace(TESTS[1], p_holm=0.03))[1] == "p = 0.030"
     assert words.against_base(None) == (words.UNKNOWN, "")
 
@@ -71,7 +73,7 @@ def test_notes_tell_the_correction_and_the_smallest_gap():
     assert "None is corrected" in words.tests_note(comparison())
     note = words.tests_note(full_comparison())
     assert "corrected p is below 0.05" in note
-    assert "a true gap of 1.9 points would show four times in five" in note
+    assert "a true gap of 1.9 points would have shown 4 times in 5" in note
 
 
 def test_lead_and_sentence_tell_how_often_the_test_was_opened():
@@ -157,6 +159,15 @@ def test_accuracy_note_names_arms_without_epochs():
 )
 def test_duration_is_told_in_the_unit_that_fits(seconds: float, expected: str):
     assert words.duration(seconds) == expected
+
+
+def test_points_have_no_minus_zero():
+    assert words.points(-0.0001) == words.points(0.0) == "+0.0"
+
+
+def test_lengths_of_one_number_are_told_once():
+    assert words.words_range(LengthBin(10, 10, 4, 0.5)) == "10"
+    assert words.words_range(LengthBin(10, 1544, 4, 0.5)) == "10\N{EN DASH}1,544"
 
 
 def test_costs_share_one_unit():

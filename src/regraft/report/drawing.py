@@ -75,16 +75,18 @@ def draw_lines(axes: "Axes", lines: Sequence[Line]) -> None:
 
     # Many bands on top of each other would hide the lines.
     alpha = 0.16 if len(lines) <= 4 else 0.09
-    for line in lines:
+    for place, line in enumerate(lines):
         colour, marker = line.style.colour, line.style.marker
+        # The first arm is the one that matters: it lies on top where lines meet.
+        height = 3 - place / len(lines)
         if len(line.xs) == 1 and axes.get_xscale() == "linear":
-            axes.axhline(line.ys[0], color=colour, linewidth=1.6, linestyle=DASHES)
+            axes.axhline(line.ys[0], color=colour, linewidth=1.6, linestyle=DASHES, zorder=height)
             continue
         if line.lows:
             axes.fill_between(
                 line.xs, line.lows, line.highs, color=colour, alpha=alpha, linewidth=0
             )
-        axes.plot(line.xs, line.ys, color=colour, marker=marker, linewidth=2)
+        axes.plot(line.xs, line.ys, color=colour, marker=marker, linewidth=2, zorder=height)
     axes.margins(y=0.08)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True))
     # Drawn once and for all, or the names would be moved apart by another scale.

@@ -22,7 +22,7 @@ from regraft.report.drawing import (
     name_axes,
 )
 from regraft.report.palette import CARD, INK, MUTED, Style, arm_styles
-from regraft.report.words import clipped, percent
+from regraft.report.words import clipped, percent, words_range
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -134,7 +134,7 @@ def lengths_figure(comparison: Comparison) -> "Figure":
     ]
     figure, axes = line_axes([line.name for line in lines])
     bins = max((arm.by_length for arm in arms), key=len)
-    names = [f"{length.low:,}\N{EN DASH}{length.high:,}" for length in bins]
+    names = [words_range(length) for length in bins]
     axes.set_xlim(-0.05, len(bins) - 0.95)
     axes.set_xticks(range(len(bins)), names)
     name_axes(axes, title="Accuracy on test, %", across="words of the text")
@@ -259,7 +259,9 @@ def _draw_reliability(axes: "Axes", arm: ArmSummary, *, style: Style, floor: int
     axes.plot(confidences, accuracies, color=style.colour, linewidth=1.5)
     most = max(one.count for one in arm.reliability) or 1
     areas = [6 + 70 * one.count / most for one in arm.reliability]
-    axes.scatter(confidences, accuracies, s=areas, color=style.colour, linewidth=0, zorder=3)
+    axes.scatter(
+        confidences, accuracies, s=areas, color=style.colour, linewidth=0, zorder=3, clip_on=False
+    )
     axes.set(xlim=(floor - 3, 103), ylim=(floor - 3, 103))
     ticks = [floor, (floor + 100) / 2, 100]
     axes.set(xticks=ticks, yticks=ticks)

@@ -208,7 +208,7 @@ def _warnings(told: _Told) -> list[str]:
     if told.tested is None:
         warnings.append(
             "No test file was given: scores by "
-            f"{told.judged_on} were also chosen by, and flatter slightly."
+            f"{told.judged_on} also served to choose, and flatter slightly."
         )
     elif told.tested.num_leaks:
         clean = told.tested.clean_scores["blend"].accuracy

@@ -35,10 +35,7 @@ def paired_test_in_words(test: PairedTest) -> str:
     if test.p_holm is not None:
         parts.append(f"{p_value(test.p_holm)} corrected")
     if test.smallest_difference is not None and not test.is_significant:
-        parts.append(
-            f"a true gap of {100 * test.smallest_difference:.1f} points would have shown four "
-            "times in five"
-        )
+        parts.append(_told_limit(test.smallest_difference))
     return "; ".join(parts) + "."
 
 
@@ -85,11 +82,11 @@ def paired_with_base(comparison: Comparison, arm: ArmSummary) -> PairedTest | No
 
 
 def against_base(test: PairedTest | None) -> tuple[str, str]:
-    """(gap of an arm to the base arm, p): `+3.1 points`, corrected where it can be."""
+    """(gap of an arm to the base arm in points, p): `+3.1`, corrected where it can be."""
     if test is None:
         return UNKNOWN, ""
     p = test.p_permutation if test.p_holm is None else test.p_holm
-    return f"{points(-test.difference.mean)} points", p_value(p)
+    return points(-test.difference.mean), p_value(p)
 
 
 def arms_note(comparison: Comparison) -> str:
@@ -101,8 +98,8 @@ def arms_note(comparison: Comparison) -> str:
     if comparison.tests:
         corrected = any(test.p_holm is not None for test in comparison.tests)
         note += (
-            f" “Against {base_arm(comparison)}” is the arm minus that one on the same test "
-            "examples, with its p"
+            f" “Against {base_arm(comparison)}” is the arm minus that one in points, on the same "
+            "test examples, with its p"
             + (", corrected for there being several tests (Holm)." if corrected else ".")
         )
     if has_leaks(comparison):
@@ -124,12 +121,16 @@ def tests_note(comparison: Comparison) -> str:
             "leaves out zero."
         )
     if comparison.smallest_difference is not None:
-        note += (
-            f" With this test set and these seeds, a true gap of "
-            f"{100 * comparison.smallest_difference:.1f} points would show four times in five; "
-            "smaller ones are easily missed."
-        )
+        limit = _told_limit(comparison.smallest_difference)
+        note += f" With this test set and these seeds, {limit}."
     return note
+
+
+def _told_limit(smallest_difference: float) -> str:
+    """What a test could have shown; of very few seeds or examples, nothing."""
+    if smallest_difference >= 1:
+        return "hardly any gap could have been shown"
+    return f"a true gap of {100 * smallest_difference:.1f} points would have shown 4 times in 5"
 
 
 def accuracy_note(comparison: Comparison) -> str:
@@ -286,8 +287,10 @@ def times(number: int) -> str:
 
 
 def words_range(length: LengthBin) -> str:
-    """`11 to 50`, words."""
-    return f"{length.low:,} to {length.high:,}"
+    """From and to, in words; one number where both are the same."""
+    if length.low == length.high:
+        return f"{length.low:,}"
+    return f"{length.low:,}\N{EN DASH}{length.high:,}"
 
 
 def percent(share: float | None) -> str:
@@ -304,7 +307,8 @@ def interval_in_words(interval: Interval | None) -> str:
 
 def points(difference: float) -> str:
     """A difference of shares in points, with its sign."""
-    return f"{100 * difference:+.1f}".replace("-", "\N{MINUS SIGN}")
+    # Adding zero makes a zero of what rounds to minus zero.
+    return f"{round(100 * difference, 1) + 0.0:+.1f}".replace("-", "\N{MINUS SIGN}")
 
 
 def p_value(p: float) -> str:
