@@ -151,6 +151,14 @@ def test_fit_report_tells_members_plan_and_commands(run_dir: Path):
     assert command in text
 
 
+def test_fit_report_tells_what_is_taken_for_what(run_dir: Path):
+    tested = write_fit_report(fit_result(run_dir), final_score(), run_dir)
+    page = tested["report.html"].read_text(encoding="utf-8")
+    assert '<td style="--share:0.860">430</td>' in page
+    untested = write_fit_report(fit_result(run_dir), None, run_dir)
+    assert "taken for" not in untested["report.html"].read_text(encoding="utf-8")
+
+
 def test_fit_report_for_programs(run_dir: Path):
     paths = write_fit_report(fit_result(run_dir), final_score(), run_dir)
     value = json.loads(paths["report.json"].read_text(encoding="utf-8"))

@@ -15,6 +15,10 @@ from regraft.metrics import Interval
 from regraft.report.palette import Style, dark_css, light_css
 from regraft.report.tables import encodable
 
+# Beyond this many classes a matrix is unreadable; the most frequent confusions are listed instead.
+MAX_MATRIX_CLASSES = 10
+_NUM_CONFUSIONS = 10
+
 
 @dataclass(frozen=True)
 class Section:
@@ -209,6 +213,40 @@ def _whisker(interval: Interval, low: float, high: float) -> str:
         f'<i style="left:{left:.1f}%;width:{right - left:.1f}%"></i>'
         f'<b style="left:{middle:.1f}%"></b></span>'
     )
+
+
+def confusions(name: str, counts: Sequence[Sequence[int]], *, labels: Sequence[str]) -> str:
+    """Labels against predictions as a matrix, or in words where there are many labels."""
+    is_small = len(labels) <= MAX_MATRIX_CLASSES
+    told = _matrix(name, counts, labels) if is_small else _top_confusions(counts, labels)
+    return f"<div><h3>{escape(name)}</h3>{told}</div>"
+
+
+def _matrix(name: str, counts: Sequence[Sequence[int]], labels: Sequence[str]) -> str:
+    head = "".join(f'<th scope="col">{escape(label)}</th>' for label in labels)
+    rows = []
+    for label, row in zip(labels, counts, strict=True):
+        cells = "".join(
+            f'<td style="--share:{count / (sum(row) or 1):.3f}">{count:,}</td>' for count in row
+        )
+        rows.append(f'<tr><th scope="row">{escape(label)}</th>{cells}</tr>')
+    return scrolling(
+        f"<thead><tr><td></td>{head}</tr></thead><tbody>{''.join(rows)}</tbody>",
+        css_class="matrix",
+        label=f"What {name} takes for what",
+    )
+
+
+def _top_confusions(counts: Sequence[Sequence[int]], labels: Sequence[str]) -> str:
+    wrong = [
+        (count, labels[row], labels[column])
+        for row, cells in enumerate(counts)
+        for column, count in enumerate(cells)
+        if row != column and count
+    ]
+    wrong.sort(key=lambda cell: -cell[0])
+    lines = [f"{count:,} of {label} taken for {other}" for count, label, other in wrong]
+    return listing(lines[:_NUM_CONFUSIONS], css_class="confusions") or "<p>No mistakes.</p>"
 
 
 def facts(title: str, rows: Sequence[tuple[str, str]]) -> str:

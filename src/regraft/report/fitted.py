@@ -17,10 +17,12 @@ from regraft.fitted import FinalScore
 from regraft.report import markdown, words
 from regraft.report.drawing import write_figures
 from regraft.report.elements import (
+    MAX_MATRIX_CLASSES,
     Cell,
     Scored,
     Section,
     command,
+    confusions,
     escape,
     facts,
     page,
@@ -180,6 +182,7 @@ def _to_html(told: _Told) -> str:
             Section("members", "The blend and its members", _members(told)),
             Section("differences", "Are the differences real?", _tests(told)),
             Section("calibration", "How sure, how right", _calibration(told)),
+            Section("confusions", "What is taken for what", _confusions(told)),
             Section("plan", "What the minutes went into", _plan(told)),
             Section("use", "Use it", _use(told)),
             Section("ran", "What ran", _ran(told)),
@@ -292,6 +295,18 @@ def _temperature(told: _Told) -> str:
     return (
         f"A temperature of {warm:.2f}, fitted on {told.judged_on}, makes the blend's answers "
         f"{effect} sure; it changes no answer."
+    )
+
+
+def _confusions(told: _Told) -> str:
+    if told.tested is None:
+        return ""
+    counts = told.tested.scores["blend"].confusion
+    matrix = confusions("blend", counts, labels=told.result.labels)
+    note = "Rows are the labels, columns the predictions; counts on test."
+    is_small = len(told.result.labels) <= MAX_MATRIX_CLASSES
+    return f'<div class="matrices">{matrix}</div>' + paragraph(
+        note if is_small else "", css_class="note"
     )
 
 

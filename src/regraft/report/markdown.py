@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 
 from regraft.evidence import Comparison
 from regraft.report import words
-from regraft.report.page import MAX_CLASSES, MAX_MATRIX_CLASSES, REPEAT, ran_facts
+from regraft.report.elements import MAX_MATRIX_CLASSES
+from regraft.report.page import MAX_CLASSES, REPEAT, ran_facts
 from regraft.report.tables import encodable
 
 

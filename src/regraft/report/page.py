@@ -12,10 +12,12 @@ from regraft.evidence import ArmSummary, Comparison, LabelDoubt, Mistake
 from regraft.report import words
 from regraft.report.drawing import figure_for_page
 from regraft.report.elements import (
+    MAX_MATRIX_CLASSES,
     Cell,
     Scored,
     Section,
     command,
+    confusions,
     escape,
     facts,
     figure,
@@ -26,7 +28,6 @@ from regraft.report.elements import (
     prose,
     quotation,
     score_table,
-    scrolling,
     table,
 )
 from regraft.report.palette import arm_styles
@@ -34,9 +35,6 @@ from regraft.report.palette import arm_styles
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Beyond this many classes a matrix is unreadable; the most frequent confusions are listed instead.
-MAX_MATRIX_CLASSES = 10
-_NUM_CONFUSIONS = 10
 # Matrices shown at once; those of further arms can be opened.
 _NUM_MATRICES = 2
 # Classes in the table of splits; the rest is in report.json.
@@ -254,11 +252,11 @@ def _runs(num_runs: int) -> str:
 
 
 def _confusions(comparison: Comparison) -> str:
-    is_small = len(comparison.labels) <= MAX_MATRIX_CLASSES
     shown = [
-        _matrix(arm, comparison.labels) if is_small else _top_confusions(arm, comparison.labels)
+        confusions(arm.name, arm.confusion, labels=comparison.labels)
         for arm in _base_and_best_first(comparison)
     ]
+    is_small = len(comparison.labels) <= MAX_MATRIX_CLASSES
     note = paragraph(words.CONFUSIONS_NOTE, css_class="note") if is_small else ""
     first, rest = shown[:_NUM_MATRICES], shown[_NUM_MATRICES:]
     more = folding("The other arms", f'<div class="matrices">{"".join(rest)}</div>') if rest else ""
@@ -273,35 +271,6 @@ def _base_and_best_first(comparison: Comparison) -> list[ArmSummary]:
         default=None,
     )
     return sorted(comparison.arms, key=lambda arm: (arm.name != base, arm is not best))
-
-
-def _matrix(arm: ArmSummary, labels: Sequence[str]) -> str:
-    head = "".join(f'<th scope="col">{escape(label)}</th>' for label in labels)
-    rows = []
-    for label, counts in zip(labels, arm.confusion, strict=True):
-        cells = "".join(
-            f'<td style="--share:{count / (sum(counts) or 1):.3f}">{count:,}</td>'
-            for count in counts
-        )
-        rows.append(f'<tr><th scope="row">{escape(label)}</th>{cells}</tr>')
-    inner = f"<thead><tr><td></td>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
-    label = f"What the {arm.name} arm takes for what"
-    return (
-        f"<div><h3>{escape(arm.name)}</h3>{scrolling(inner, css_class='matrix', label=label)}</div>"
-    )
-
-
-def _top_confusions(arm: ArmSummary, labels: Sequence[str]) -> str:
-    wrong = [
-        (count, labels[row], labels[column])
-        for row, counts in enumerate(arm.confusion)
-        for column, count in enumerate(counts)
-        if row != column and count
-    ]
-    wrong.sort(key=lambda cell: -cell[0])
-    lines = [f"{count:,} of {label} taken for {other}" for count, label, other in wrong]
-    told = listing(lines[:_NUM_CONFUSIONS], css_class="confusions") or "<p>No mistakes.</p>"
-    return f"<div><h3>{escape(arm.name)}</h3>{told}</div>"
 
 
 def _data(comparison: Comparison) -> str:
