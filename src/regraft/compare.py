@@ -195,6 +195,12 @@ def run_request(
             command=command,
             ledger_path=ledger_path,
         )
+        if like is not None and opened.fingerprint != like.fingerprints.get("test"):
+            raise DataError(
+                f"{request.test} holds other examples than that of the report.",
+                "A comparison is repeated on the same examples.",
+                remedy="Restore the file, or compare anew without --from.",
+            )
         check_labels_known(opened.examples, task.labels)
         found = _find_leaks(request, opened, task=task, progress=progress)
         texts = [example.text for example in opened.examples]

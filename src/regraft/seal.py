@@ -24,6 +24,7 @@ from regraft.evidence import Opening
 from regraft.finetune import examples_fingerprint
 from regraft.runtime import SILENT, Progress, write_json
 from regraft.text import Document, Example, find_leaks, load_examples
+from regraft.text.lines import STANDARD_INPUT
 
 LEDGER_NAME = "openings.json"
 # Documents of running text that are held in memory at a time.
@@ -97,6 +98,8 @@ def _read_ledger(path: Path) -> list[dict[str, Any]]:
 def file_fingerprint(path: str | Path) -> str:
     """A hash of a file's bytes, or of a folder's files: no label is looked at."""
     path = Path(path)
+    if path == STANDARD_INPUT:
+        return "standard input"
     files = sorted(part for part in path.rglob("*") if part.is_file()) if path.is_dir() else [path]
     digest = hashlib.sha256()
     for file in files:
