@@ -7,14 +7,24 @@ import numpy as np
 import pytest
 import torch
 
+from regraft import trainer
 from regraft.batches import StreamRows
 from regraft.config import ModelSettings, TrainSettings
-from regraft.errors import TrainingError
+from regraft.errors import ConfigError, TrainingError
 from regraft.heads import Model, build_language_model
 from regraft.objectives import LossSum, causal
+from regraft.parallel import World
 from regraft.runtime import seeded
 from regraft.store import TokenStore
-from regraft.trainer import StepRecord, _settle, budget_plan, build_state, steps, use_threads
+from regraft.trainer import (
+    MEAN,
+    StepRecord,
+    _settle,
+    budget_plan,
+    build_state,
+    steps,
+    use_threads,
+)
 
 VOCAB = 17
 TRAIN = TrainSettings(steps=6, batch_size=4, lr=1e-2, warmup_steps=2, seed=3)
@@ -226,3 +236,28 @@ def test_threads_are_measured_once_and_kept_in_the_state():
     # Measuring leaves no trace: no gradient, no weight moved.
     assert all(parameter.grad is None for parameter in state.model.parameters())
     assert_same_weights(before, state.model)
+
+
+def test_unfreezing_in_many_processes_is_refused(monkeypatch):
+    monkeypatch.setattr(trainer, "world", lambda: World(rank=0, size=2))
+    settings = dataclasses.replace(TRAIN, unfreeze_every=1)
+    with pytest.raises(ConfigError) as caught:
+        build_state(new_model(), settings=settings, num_rows=8)
+    assert caught.value.problem == "train.unfreeze_every is 1, and 2 processes train together."
+
+
+@pytest.mark.parametrize("kind", ["ema", "swa"])
+def test_mean_of_the_weights_is_kept_beside_them(kind):
+    plain, _ = train(TRAIN)
+    settings = dataclasses.replace(TRAIN, average=kind)
+    data = rows()
+    state = build_state(new_model(), settings=settings, num_rows=len(data.lengths))
+    passed = []
+    for _ in steps(state, rows=data, objective=causal, settings=settings):
+        passed.append(state.model.head.linear.weight.detach().clone())
+    # Averaging does not touch the training itself.
+    assert_same_weights(plain, state.model)
+    counted = passed[-state.num_averaged :]
+    assert len(counted) == (6 if kind == "ema" else 2)
+    mean = state.copies[MEAN]["head.linear.weight"]
+    torch.testing.assert_close(mean, torch.stack(counted).mean(dim=0))

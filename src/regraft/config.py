@@ -373,7 +373,8 @@ _READERS: dict[str, tuple[str, ...]] = {
 }
 
 
-_OF_FINETUNING = (
+# Settings of the section `train` that fine-tuning alone reads.
+OF_FINETUNING = (
     *("freeze_base", "class_weight", "layer_decay", "unfreeze_every", "reinit_layers"),
     *("lora_rank", "label_smoothing", "rdrop", "auxiliary_weight", "average", "patience"),
 )
@@ -381,7 +382,7 @@ _OF_FINETUNING = (
 
 def _without_effect(settings: Settings, *, carried: Mapping[str, Any]) -> Iterator[str]:
     """What was given and pre-training does not read; a preset or a default may well say it."""
-    for name in _OF_FINETUNING:
+    for name in OF_FINETUNING:
         value, default = getattr(settings.train, name), getattr(TrainSettings, name)
         if value not in (default, carried.get(f"train.{name}", default)):
             yield f"train.{name}: {value} has no effect on pre-training; leave it for fine-tuning"

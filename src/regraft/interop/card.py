@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from regraft.config import OF_FINETUNING
 from regraft.interop.delivery import TOLERANCE, Int8Cost, Parity
 from regraft.interop.translation import Translation
 from regraft.metrics import accuracy_interval
 from regraft.runfolder import LoadedRun
 
+# What only fine-tuning knows.
+_METHODS = tuple(f"train.{name}" for name in OF_FINETUNING)
 # What a person asks first about a training; `regraft settings` explains each.
 _RECIPE = (
     *("objective.kind", "objective.mask_rate", "objective.masking"),
@@ -24,9 +27,10 @@ _RECIPE = (
     *("model.feedforward_width", "model.dropout", "head.pooling"),
     *("data.max_length", "data.packing", "train.optimizer", "train.lr", "train.schedule"),
     *("train.batch_size", "train.steps", "train.epochs", "train.minutes"),
-    *("train.freeze_base", "train.class_weight", "train.seed"),
+    *_METHODS,
+    "train.seed",
 )
-_ONLY_CLASSIFIER = ("head.", "train.freeze_base", "train.class_weight")
+_ONLY_CLASSIFIER = ("head.", *_METHODS)
 _ONLY_LANGUAGE_MODEL = ("data.packing", "objective.mask")
 
 
