@@ -8,6 +8,7 @@ import dataclasses
 import json
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from regraft.pairs import pretraining_rows
 from regraft.pretrain import pretrain
 from regraft.runfolder import RunFolder
 from regraft.runtime import Progress, device, write_json
-from regraft.store import TokenStore
+from regraft.store import TokenStore, open_store
 from regraft.tokenizer import Tokenizer
 from regraft.trainer import build_state, steps, steps_per_epoch
 
@@ -30,6 +31,10 @@ PLAN_NAME = "plan.json"
 
 # Bases that differ in their seed alone, side by side: the more the better, each adding less.
 MOST_BASES = 4
+
+# A base sees a small text several times, until it has seen about so many tokens.
+WANTED_TOKENS = 6_000_000
+MOST_PASSES = 3
 
 # Share of the minutes that pre-training may take; the rest is for the members.
 BASES_SHARE = 0.7
@@ -73,7 +78,7 @@ def can_teach(store: TokenStore, *, settings: Settings, progress: Progress) -> b
 
 
 def make_bases(
-    store: TokenStore,
+    store_dir: Path,
     *,
     folder: RunFolder,
     settings: Settings,
@@ -81,18 +86,19 @@ def make_bases(
     clock: Clock,
     progress: Progress,
 ) -> tuple[int, float]:
-    """(number of bases, passes of each over the text): as many as the time allows, one at least."""
+    """(number of bases, passes of each over the store): what the time allows, at least one base."""
     plan_path = folder.run_dir / PLAN_NAME
     if plan_path.exists():
         # A resumed recipe goes on as it was planned, however fast the machine is now.
         plan = json.loads(plan_path.read_text(encoding="utf-8"))
     else:
+        store = open_store(store_dir, tokenizer=tokenizer)
         plan = _plan(store, settings=settings, tokenizer=tokenizer, clock=clock, progress=progress)
         write_json(plan_path, plan)
     lengths = {"steps": None, "epochs": None, "minutes": None, **plan["length"]}
     for number in range(plan["num_bases"]):
         pretrain(
-            [folder.tokens_dir],
+            [store_dir],
             out=base_dir(folder.run_dir, number),
             settings=replace(settings, "train", seed=settings.train.seed + number, **lengths),
             resume=True,
@@ -109,27 +115,25 @@ def _plan(
     clock: Clock,
     progress: Progress,
 ) -> dict[str, Any]:
-    """How many bases, and how long each learns: one pass, or as much of it as the time allows."""
+    """How many bases, and how long each learns: the passes wanted, or what the time allows."""
     pass_seconds = _pass_seconds(store, settings=settings, tokenizer=tokenizer)
-    passes = 1.0
-    length: dict[str, float] = {"epochs": 1}
-    if pass_seconds > clock.left_for_bases:
+    wanted = min(max(round(WANTED_TOKENS / store.num_tokens), 1), MOST_PASSES)
+    passes = min(wanted, int(clock.left_for_bases / pass_seconds))
+    if passes < 1:
         # One base that does not see all of the text: better than none.
         minutes = max(clock.left_for_bases, 0.1 * clock.budget_seconds) / 60
-        passes = min(minutes * 60 / pass_seconds, 1.0)
+        seen = min(minutes * 60 / pass_seconds, 1.0)
         progress.say(
             f"A pass over the text would take {pass_seconds / 60:.1f} min; in {minutes:.1f} min "
-            f"the base sees about {passes:.0%} of it. More --minutes would help."
+            f"the base sees about {seen:.0%} of it. More --minutes would help."
         )
-        length = {"minutes": minutes}
-    num_bases = 1
-    if passes == 1.0:
-        num_bases = min(max(int(clock.left_for_bases / (1.15 * pass_seconds)), 1), MOST_BASES)
-        told = "1 base" if num_bases == 1 else f"{num_bases} bases"
-        progress.say(
-            f"A pass over the text takes about {pass_seconds:.0f} s: {told}, one pass each."
-        )
-    return {"num_bases": num_bases, "passes": passes, "length": length}
+        return {"num_bases": 1, "passes": seen, "length": {"minutes": minutes}}
+    base_seconds = 1.15 * passes * pass_seconds
+    num_bases = min(max(int(clock.left_for_bases / base_seconds), 1), MOST_BASES)
+    bases = "1 base" if num_bases == 1 else f"{num_bases} bases"
+    times = "one pass" if passes == 1 else f"{passes} passes"
+    progress.say(f"A pass over the text takes about {pass_seconds:.0f} s: {bases}, {times} each.")
+    return {"num_bases": num_bases, "passes": float(passes), "length": {"epochs": passes}}
 
 
 def _pass_seconds(store: TokenStore, *, settings: Settings, tokenizer: Tokenizer) -> float:

@@ -10,7 +10,7 @@ import itertools
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,8 @@ from regraft.runfolder import (
     read_settings,
 )
 from regraft.runtime import SILENT, Progress
-from regraft.shards import source_fingerprint, write_store
+from regraft.selection import Domain, find_domain
+from regraft.shards import source_fingerprint, write_store, write_view
 from regraft.store import open_store
 from regraft.text import (
     Example,
@@ -95,6 +96,8 @@ class FitResult:
     temperature: float
     minutes: float
     seconds: float
+    # Documents like the labelled ones, where they are only a part of the text.
+    num_alike: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -244,10 +247,23 @@ def _fit(
     _warn_of_language(
         examples, texts=texts[:-1], settings=settings, tokenizer=tokenizer, progress=progress
     )
+    found = find_domain(
+        store, [e.text for e in examples], tokenizer=tokenizer, seed=settings.train.seed
+    )
+    store_dir, domain = folder.tokens_dir, None
+    if found is not None:
+        domain, alike = found
+        progress.say(
+            f"{alike.num_documents:,} of {store.num_documents:,} documents, "
+            f"{alike.num_tokens / store.num_tokens:.0%} of the tokens, are like the labelled ones; "
+            "the rest is left aside."
+        )
+        store_dir = folder.tokens_dir / "alike"
+        write_view(alike, tokenizer=tokenizer, store_dir=store_dir)
     num_bases, passes = 0, 0.0
     if can_teach(store, settings=settings, progress=progress):
         num_bases, passes = make_bases(
-            store,
+            store_dir,
             folder=folder,
             settings=settings,
             tokenizer=tokenizer,
@@ -262,7 +278,9 @@ def _fit(
         watched=watched,
         labels=labels,
         bases=bases,
-        num_documents=store.num_documents,
+        tokenizer=tokenizer,
+        domain=domain,
+        num_documents=store.num_documents if found is None else found[1].num_documents,
         settings=settings,
         progress=progress,
     )
@@ -280,6 +298,7 @@ def _fit(
         num_valid=len(watched),
         num_documents=store.num_documents,
         num_tokens=store.num_tokens,
+        num_alike=None if found is None else found[1].num_documents,
         num_bases=len(bases),
         passes=passes,
         scores=_scores(members, weights=weights, targets_N=targets_N, seed=settings.train.seed),
@@ -351,6 +370,8 @@ def _fit_members(
     watched: Sequence[Example],
     labels: Labels,
     bases: Sequence[LoadedRun],
+    tokenizer: Tokenizer,
+    domain: Domain | None,
     num_documents: int,
     settings: Settings,
     progress: Progress,
@@ -359,14 +380,15 @@ def _fit_members(
     told = "linear, latent, and one on the vectors of the bases" if bases else "linear, latent"
     progress.say(f"Fitting the members: {told}.")
     linear = fit_linear(examples, watched, labels=labels, seed=seed)
-    documents = read_documents(texts, data=settings.data)
+    documents: Iterable[str] = (d.text for d in read_documents(texts, data=settings.data))
+    if domain is not None:
+        documents = domain.texts(documents, tokenizer=tokenizer)
     stride = -(-num_documents // LATENT_TEXTS)
-    unlabelled = (document.text for document in itertools.islice(documents, 0, None, stride))
     latent = fit_latent(
         examples,
         watched,
         labels=labels,
-        texts=unlabelled,
+        texts=itertools.islice(documents, 0, None, stride),
         seed=seed,
         progress=progress,
     )

@@ -25,6 +25,7 @@ from regraft.store import (
     StoreFolder,
     StoreInfo,
     TextEnd,
+    TokenStore,
     check_tokenizer,
     is_store,
 )
@@ -153,6 +154,32 @@ def write_shards(
         num_new_bytes=new_bytes,
         seconds=time.perf_counter() - start,
     )
+
+
+def write_view(view: TokenStore, *, tokenizer: Tokenizer, store_dir: str | Path) -> None:
+    """Documents of another store as a store of their own; the same view gives the same files."""
+    folder = StoreFolder(store_dir)
+    info = StoreInfo(
+        tokenizer=tokenizer.fingerprint,
+        vocab_size=tokenizer.vocab_size,
+        source=view.fingerprint,
+        reading=dict.fromkeys(_READING, ""),
+        shard_bytes=SHARD_BYTES,
+    )
+    _begin(folder, info=info, tokenizer=tokenizer)
+    bytes_per_token = view.num_bytes / max(view.num_tokens, 1)
+    shard_tokens = max(int(SHARD_BYTES / max(bytes_per_token, 1e-9)), 1)
+    start, number = 0, 0
+    while start < view.num_documents:
+        stop = int(np.searchsorted(view.offsets, view.offsets[start] + shard_tokens))
+        stop = min(max(stop, start + 1), view.num_documents)
+        offsets = view.offsets[start : stop + 1]
+        ids = view.read(int(offsets[0]), int(offsets[-1]))
+        number += 1
+        num_bytes = round(len(ids) * bytes_per_token)
+        folder.write_shard(number, Encoded(ids, np.diff(offsets)), num_bytes=num_bytes)
+        start = stop
+    folder.write_end(TextEnd(number, view.num_documents), part=Part())
 
 
 def _begin(folder: StoreFolder, *, info: StoreInfo, tokenizer: Tokenizer) -> StoreInfo:

@@ -138,9 +138,10 @@ class TokenStore:
         order = np.random.default_rng(seed).permutation(self.num_documents)
         is_held = np.zeros(self.num_documents, dtype=bool)
         is_held[order[:num_held]] = True
-        return self._view(~is_held), self._view(is_held)
+        return self.view(~is_held), self.view(is_held)
 
-    def _view(self, is_chosen: NDArray[np.bool_]) -> "TokenStore":
+    def view(self, is_chosen: NDArray[np.bool_]) -> "TokenStore":
+        """The documents chosen, in their order."""
         offsets = offsets_of(np.diff(self.offsets)[is_chosen])
         share = int(offsets[-1]) / max(self.num_tokens, 1)
         return dataclasses.replace(

@@ -178,6 +178,8 @@ def show_bench(result: "BenchResult") -> None:
 def show_finetuned(result: "FinetuneResult") -> None:
     """Accuracy before the first and after every epoch, and what came from the base."""
     accuracies = [f"{accuracy:.1%}" for accuracy in result.valid_accuracy]
+    best = result.best_epoch
+    kept = [] if best is None else [("weights kept", f"of epoch {best}, the best on valid")]
     terminal.show_table(
         ["fine-tuned", ""],
         [
@@ -188,6 +190,7 @@ def show_finetuned(result: "FinetuneResult") -> None:
             ("texts cut", f"{result.cut_share:.1%}"),
             ("valid accuracy before", accuracies[0] if accuracies else "-"),
             ("valid accuracy by epoch", " ".join(accuracies[1:]) or "-"),
+            *kept,
             ("time", terminal.duration(result.seconds)),
             ("run folder", result.run_dir),
         ],
@@ -231,9 +234,10 @@ def show_fitted(result: "FitResult", *, tested: "FinalScore | None") -> None:
         seconds = result.seconds if score.weight is None else score.seconds
         rows.append((_MEMBER_NAMES[name], *shown, weight, terminal.duration(seconds)))
     terminal.show_table(heads, rows, right=heads[1:])
+    alike = "" if result.num_alike is None else f" ({result.num_alike:,} like the labelled ones)"
     terminal.show_line(
         f"{result.num_train:,} labels, {result.num_documents:,} documents of {result.num_tokens:,} "
-        f"tokens, {_counted(result.num_bases, 'base')}; "
+        f"tokens{alike}, {_counted(result.num_bases, 'base')}; "
         f"{terminal.duration(result.seconds)} of {result.minutes:g} min."
     )
     if tested is not None:
