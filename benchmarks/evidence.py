@@ -6,7 +6,7 @@ noise is above zero. Prints the tables of docs/concepts/evidence.md:
 
     python benchmarks/evidence.py
 
-Takes about five minutes of one core, quiet.
+Estimated at five minutes of one quiet core.
 """
 
 import argparse
