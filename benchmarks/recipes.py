@@ -5,11 +5,12 @@ on its own subset: linear, latent, the vectors of one base, the vectors of all o
 Everything is chosen by cross-validation on the labels; test is only scored. What is finished
 outlives an interruption: repeat the command to go on.
 
-    .venv/bin/python benchmarks/recipes.py [--text FILE ... --data FOLDER --labels 100 400 1600]
-        [--work DIR] [--json FILE] [--plot FILE.png]
+    .venv/bin/python benchmarks/recipes.py [--corpus NAME | --text FILE ... --data FOLDER]
+        [--labels 100 400 1600] [--work DIR] [--json FILE] [--plot FILE.png]
 
-FOLDER holds train.jsonl and test.jsonl; without it, the corpus imdb-25k is split: 20,000 reviews
-are the text and the pool of labels, 5,000 are the test. Cost with the defaults: 25 minutes.
+FOLDER holds train.jsonl and test.jsonl; without it, a corpus is split, by default imdb-25k: 20,000
+reviews are the text and the pool of labels, 5,000 are the test. As bases are made once, what is
+like the labelled texts is asked with the fewest of them. Cost with the defaults: 40 minutes.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from regraft.baselines import LatentSpace, fit_in_space, fit_linear, fit_space
 from regraft.blend import blended, choose_weights
 from regraft.config import Settings, replace, resolve
 from regraft.corpora import fetch
-from regraft.ensemble import MOST_BASES
+from regraft.ensemble import MOST_BASES, wanted_passes
 from regraft.features import document_vectors
 from regraft.fit import LATENT_TEXTS
 from regraft.metrics import accuracy_interval
@@ -34,8 +35,10 @@ from regraft.pretrain import pretrain
 from regraft.regression import fit_regression
 from regraft.runfolder import load_run
 from regraft.runtime import environment, write_json, write_text
-from regraft.shards import write_store
+from regraft.selection import Domain, find_domain
+from regraft.shards import write_store, write_view
 from regraft.statistics import difference_interval
+from regraft.store import open_store
 from regraft.text import (
     Example,
     Labels,
@@ -46,7 +49,7 @@ from regraft.text import (
     subset_examples,
     without_duplicates,
 )
-from regraft.tokenizer import load_tokenizer
+from regraft.tokenizer import Tokenizer, load_tokenizer
 from regraft.vocabulary import train_tokenizer
 
 CORPUS = "imdb-25k"
@@ -59,10 +62,16 @@ BLENDS = {
 ROWS = ("linear", "latent", "features of one base", "features", *BLENDS)
 
 
-def split_corpus(work: Path) -> tuple[Path, Path]:
-    """Film reviews that anyone can get: a pool, which is the text as well, and a test file."""
-    found = load_examples(fetch(CORPUS).files["all"], data=resolve("finetune").data)
-    pool, test = split_examples(without_duplicates(found), share=TEST_SHARE, seed=0)
+def split_corpus(name: str, *, work: Path) -> tuple[Path, Path]:
+    """Texts that anyone can get: a pool, which is the text as well, and a test file."""
+    data, files = resolve("finetune").data, fetch(name).files
+    if "test" in files:
+        pool = without_duplicates(load_examples(files["train"], data=data))
+        known = {example.text for example in pool}
+        test = [e for e in load_examples(files["test"], data=data) if e.text not in known]
+    else:
+        found = without_duplicates(load_examples(files["all"], data=data))
+        pool, test = split_examples(found, share=TEST_SHARE, seed=0)
     for name, examples in (("train", pool), ("test", test)):
         lines = [json.dumps({"text": e.text, "label": e.label}) + "\n" for e in examples]
         write_text(work / f"{name}.jsonl", "".join(lines))
@@ -70,22 +79,36 @@ def split_corpus(work: Path) -> tuple[Path, Path]:
     return work / "text.txt", work
 
 
-def make_bases(
-    texts: Sequence[Path], *, settings: Settings, num_bases: int, work: Path
-) -> list[float]:
-    """The bases of the recipe, each made once; returns the seconds of each."""
-    store_dir = work / "store"
-    if not (store_dir / "store.json").exists():
+def make_store(
+    texts: Sequence[Path], labelled: Sequence[str], *, settings: Settings, work: Path
+) -> tuple[Path, Tokenizer, Domain | None]:
+    """The store that bases learn from: all text, or the part of it that is like the labelled."""
+    if not (work / "tokenizer.json").exists():
         documents = (document.text for document in read_documents(texts, data=settings.data))
         train_tokenizer(documents, settings=settings.tokenizer).save(work / "tokenizer.json")
-        tokenizer = load_tokenizer(work / "tokenizer.json")
-        write_store(texts, data=settings.data, tokenizer=tokenizer, store_dir=store_dir)
+    tokenizer = load_tokenizer(work / "tokenizer.json")
+    write_store(texts, data=settings.data, tokenizer=tokenizer, store_dir=work / "store")
+    store = open_store(work / "store", tokenizer=tokenizer)
+    found = find_domain(store, labelled, tokenizer=tokenizer, seed=0)
+    if found is None:
+        return work / "store", tokenizer, None
+    domain, alike = found
+    print(f"{alike.num_documents:,} documents, {alike.num_tokens:,} tokens", file=sys.stderr)
+    write_view(alike, tokenizer=tokenizer, store_dir=work / "alike")
+    return work / "alike", tokenizer, domain
+
+
+def make_bases(
+    store_dir: Path, tokenizer: Tokenizer, *, settings: Settings, num_bases: int, work: Path
+) -> list[float]:
+    """The bases of the recipe, each made once; returns the seconds of each."""
+    passes = wanted_passes(open_store(store_dir, tokenizer=tokenizer))
     seconds = []
     for number in range(num_bases):
         result = pretrain(
             [store_dir],
             out=work / f"base-{number}",
-            settings=replace(settings, "train", seed=number),
+            settings=replace(settings, "train", seed=number, epochs=passes),
             resume=True,
         )
         seconds.append(result.seconds)
@@ -93,9 +116,13 @@ def make_bases(
     return seconds
 
 
-def some(texts: Sequence[Path], *, settings: Settings) -> Iterable[str]:
+def some(
+    texts: Sequence[Path], *, settings: Settings, tokenizer: Tokenizer, domain: Domain | None
+) -> Iterable[str]:
     """As many documents as the recipe's latent member reads, spread evenly."""
     documents = [document.text for document in read_documents(texts, data=settings.data)]
+    if domain is not None:
+        documents = list(domain.texts(documents, tokenizer=tokenizer))
     return documents[:: -(-len(documents) // LATENT_TEXTS)]
 
 
@@ -131,12 +158,14 @@ def answers(
     }
 
 
-def table(work: Path, *, labels: Sequence[int], seeds: int) -> dict[str, Any]:
+def table(work: Path, *, labels: Sequence[int], seeds: int, num_bases: int) -> dict[str, Any]:
     """All numbers, with the difference from the linear row."""
     rows: dict[str, Any] = {name: {} for name in ROWS}
     for num_labels in labels:
         found = [
-            json.loads((work / "answers" / f"{num_labels}-{seed}.json").read_text())["right"]
+            json.loads((work / "answers" / f"{num_labels}-{seed}-{num_bases}.json").read_text())[
+                "right"
+            ]
             for seed in range(seeds)
         ]
         linear = np.array([right["linear"] for right in found])
@@ -206,6 +235,7 @@ def draw(rows: dict[str, Any], *, path: Path) -> None:
 def main() -> None:
     """Bases, space and vectors once; then every subset of labels."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--corpus", default=CORPUS, metavar="NAME")
     parser.add_argument("--text", type=Path, nargs="+", metavar="FILE")
     parser.add_argument("--data", type=Path, metavar="FOLDER")
     parser.add_argument("--labels", type=int, nargs="+", default=[200, 500, 2000])
@@ -218,23 +248,25 @@ def main() -> None:
     work = arguments.work
     (work / "answers").mkdir(parents=True, exist_ok=True)
     if arguments.text is None or arguments.data is None:
-        text, arguments.data = split_corpus(work)
+        text, arguments.data = split_corpus(arguments.corpus, work=work)
         arguments.text = [text]
     settings = resolve("pretrain", preset="bag")
-    base_seconds = make_bases(
-        arguments.text, settings=settings, num_bases=arguments.bases, work=work
-    )
     pool = load_examples(arguments.data / "train.jsonl", data=settings.data)
     test = load_examples(arguments.data / "test.jsonl", data=settings.data)
     known = {example.text for example in pool}
     test = [example for example in test if example.text not in known]
     labels = labels_of(pool)
-    bases = [load_run(work / f"base-{number}") for number in range(arguments.bases)]
     wanted = {
         (num_labels, seed): subset_examples(pool, size=min(num_labels, len(pool)), seed=seed)
         for num_labels in arguments.labels
         for seed in range(arguments.seeds)
     }
+    fewest = [example.text for example in wanted[min(arguments.labels), 0]]
+    store_dir, tokenizer, domain = make_store(arguments.text, fewest, settings=settings, work=work)
+    base_seconds = make_bases(
+        store_dir, tokenizer, settings=settings, num_bases=arguments.bases, work=work
+    )
+    bases = [load_run(work / f"base-{number}") for number in range(arguments.bases)]
     used = {example.text: None for subset in wanted.values() for example in subset}
     place = {text: number for number, text in enumerate(used)}
     test_texts = [example.text for example in test]
@@ -243,10 +275,10 @@ def main() -> None:
         for name, some_bases in (("features of one base", bases[:1]), ("features", bases))
     }
     space_start = time.perf_counter()
-    space = fit_space(some(arguments.text, settings=settings))
+    space = fit_space(some(arguments.text, settings=settings, tokenizer=tokenizer, domain=domain))
     space_seconds = time.perf_counter() - space_start
     for (num_labels, seed), train in wanted.items():
-        path = work / "answers" / f"{num_labels}-{seed}.json"
+        path = work / "answers" / f"{num_labels}-{seed}-{arguments.bases}.json"
         if path.exists():
             continue
         found = answers(
@@ -260,7 +292,7 @@ def main() -> None:
         write_json(path, found)
         told = {name: f"{np.mean(right):.1%}" for name, right in found["right"].items()}
         print(num_labels, seed, told, file=sys.stderr, flush=True)
-    rows = table(work, labels=arguments.labels, seeds=arguments.seeds)
+    rows = table(work, labels=arguments.labels, seeds=arguments.seeds, num_bases=arguments.bases)
     show(rows)
     if arguments.json:
         write_json(
@@ -268,6 +300,7 @@ def main() -> None:
             {
                 "date": time.strftime("%Y-%m-%d", time.gmtime()),
                 "environment": environment(),
+                "corpus": arguments.corpus,
                 "seeds": arguments.seeds,
                 "num_test": len(test),
                 "seconds": {"base": base_seconds, "latent space": space_seconds},

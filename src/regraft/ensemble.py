@@ -107,6 +107,11 @@ def make_bases(
     return plan["num_bases"], plan["passes"]
 
 
+def wanted_passes(store: TokenStore) -> int:
+    """How often a base sees all documents, if there is time."""
+    return min(max(round(WANTED_TOKENS / store.num_tokens), 1), MOST_PASSES)
+
+
 def _plan(
     store: TokenStore,
     *,
@@ -117,8 +122,7 @@ def _plan(
 ) -> dict[str, Any]:
     """How many bases, and how long each learns: the passes wanted, or what the time allows."""
     pass_seconds = _pass_seconds(store, settings=settings, tokenizer=tokenizer)
-    wanted = min(max(round(WANTED_TOKENS / store.num_tokens), 1), MOST_PASSES)
-    passes = min(wanted, int(clock.left_for_bases / pass_seconds))
+    passes = min(wanted_passes(store), int(clock.left_for_bases / pass_seconds))
     if passes < 1:
         # One base that does not see all of the text: better than none.
         minutes = max(clock.left_for_bases, 0.1 * clock.budget_seconds) / 60

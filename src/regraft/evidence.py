@@ -4,13 +4,14 @@ compare.py fills these in, verdict.py concludes from them, report.py tells them,
 holds them. Every number is decided before it gets here. Knows no model, no file, no torch.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from regraft.metrics import ConfidenceBin as ConfidenceBin
 from regraft.metrics import Interval
 from regraft.metrics import LengthBin as LengthBin
+from regraft.statistics import holm
 
 REPORT_NAME = "report.json"
 SIGNIFICANCE = 0.05
@@ -98,6 +99,13 @@ class PairedTest:
         excludes_zero = self.difference.low > 0 or self.difference.high < 0
         p = self.p_permutation if self.p_holm is None else self.p_holm
         return p < SIGNIFICANCE and excludes_zero
+
+
+def with_holm(tests: Sequence[PairedTest]) -> tuple[PairedTest, ...]:
+    """The same tests with the larger of their two p-values, corrected for being several."""
+    worst = [max(test.p_permutation, test.p_difference or 0.0) for test in tests]
+    adjusted = holm(worst)
+    return tuple(replace(test, p_holm=p) for test, p in zip(tests, adjusted, strict=True))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from regraft.blend import blended
 from regraft.config import DataSettings, Settings
 from regraft.errors import DataError, RunFolderError
 from regraft.evaluate import Evaluation, evaluation
-from regraft.evidence import PairedTest
+from regraft.evidence import PairedTest, with_holm
 from regraft.features import document_vectors
 from regraft.regression import VectorModel
 from regraft.runfolder import (
@@ -228,15 +228,17 @@ def final_score(
         num_in_text=sum(normalised(example.text) in found for example in asked.examples),
         scores=asked.scores(np.ones_like(clean_N)),
         clean_scores=asked.scores(clean_N),
-        tests=tuple(
-            PairedTest(
-                first="blend",
-                second=rival,
-                difference=difference_interval(correct["blend"], correct[rival]),
-                p_permutation=paired_permutation_test(correct["blend"], correct[rival]),
-                p_mcnemar=mcnemar_test(correct["blend"][0], correct[rival][0]),
-            )
-            for rival in RIVALS
+        tests=with_holm(
+            [
+                PairedTest(
+                    first="blend",
+                    second=rival,
+                    difference=difference_interval(correct["blend"], correct[rival]),
+                    p_permutation=paired_permutation_test(correct["blend"], correct[rival]),
+                    p_mcnemar=mcnemar_test(correct["blend"][0], correct[rival][0]),
+                )
+                for rival in RIVALS
+            ]
         ),
     )
 

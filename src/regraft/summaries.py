@@ -4,7 +4,6 @@ Comes in: the opened test file and the answers of each run to it. Goes out: the 
 evidence.py. Letters: S seeds, N examples, C classes. Reads no file, trains nothing, judges nothing.
 """
 
-import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regraft.arms import Cell
-from regraft.evidence import ArmSummary, CurvePoint, LabelDoubt, Mistake, PairedTest, Split
+from regraft.evidence import (
+    ArmSummary,
+    CurvePoint,
+    LabelDoubt,
+    Mistake,
+    PairedTest,
+    Split,
+    with_holm,
+)
 from regraft.metrics import (
     Interval,
     accuracy_by_length,
@@ -32,7 +39,6 @@ from regraft.metrics import (
 from regraft.statistics import (
     difference_interval,
     difference_test,
-    holm,
     mcnemar_test,
     paired_permutation_test,
     smallest_difference,
@@ -158,15 +164,6 @@ def paired_tests(correct_by_arm: Mapping[str, NDArray[np.bool_]]) -> tuple[Paire
             )
         )
     return with_holm(found)
-
-
-def with_holm(tests: Sequence[PairedTest]) -> tuple[PairedTest, ...]:
-    """The same tests with the larger of their two p-values, corrected for being several."""
-    worst = [max(test.p_permutation, test.p_difference or 0.0) for test in tests]
-    adjusted = holm(worst)
-    return tuple(
-        dataclasses.replace(test, p_holm=p) for test, p in zip(tests, adjusted, strict=True)
-    )
 
 
 def mistakes(runs: Sequence[SeedRun], *, exam: Exam) -> tuple[Mistake, ...]:

@@ -114,7 +114,9 @@ def _limits(ours: ArmSummary, told: Sequence[PairedTest]) -> list[str]:
     limits = []
     hidden = [test.smallest_difference for test in told if outcome(test) == "unclear"]
     largest = max((gap for gap in hidden if gap is not None), default=None)
-    if largest is not None:
+    if largest is not None and largest >= 1:
+        limits.append("With this test set and these seeds, hardly any gap could be shown.")
+    elif largest is not None:
         limits.append(
             f"With this test set and these seeds, a true gap of less than {100 * largest:.1f} "
             "points is easily missed."

@@ -338,6 +338,8 @@ def show_comparison(comparison: "Comparison", *, report_path: Path) -> None:
         terminal.show_line(f"note: {warning}")
     terminal.show_line()
     terminal.show_line(f"Verdict: {comparison.verdict}")
+    if comparison.worth is not None:
+        terminal.show_line(comparison.worth.sentence)
     terminal.show_line(f"Report: {report_path}")
 
 
