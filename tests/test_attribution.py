@@ -206,9 +206,9 @@ def test_text_without_words_or_end_is_refused(explainer, text, message):
 
 def test_unknown_label_is_refused_with_the_nearest(explainer):
     with pytest.raises(ConfigError) as caught:
-        explainer.explain(TEXT, "positiv")
+        explainer.explain(TEXT, "pozitive")
     assert str(caught.value) == (
-        "The label 'positiv' is unknown. This classifier knows negative, positive. "
+        "The label 'pozitive' is unknown. This classifier knows negative, positive. "
         "Did you mean positive?"
     )
 
