@@ -19,6 +19,7 @@ from regraft.cli import (
     fit,
     serve,
     show,
+    studio,
     terminal,
     tokenizer,
     train,
@@ -38,6 +39,7 @@ _ORDER = (
         "fill",
         "export",
         "serve",
+        "studio",
         "attention",
         "picture",
         "params",
@@ -113,6 +115,7 @@ app.command()(use.generate)
 app.command()(use.fill)
 app.command()(export.export)
 app.command()(serve.serve)
+app.command()(studio.studio)
 app.command()(show.attention)
 app.command()(show.picture)
 app.command()(show.params)

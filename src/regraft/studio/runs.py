@@ -1,0 +1,255 @@
+"""What lies in a folder of runs: each with its kind, status and score, its curve and its report.
+
+Comes in: the folder that the command was given. Goes out: plain values for the page. A run is named
+by an id that is made here, so that no request ever names a path. Reads small files only, and takes
+whatever it finds: a run that is being written, damaged, or gone since it was listed.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from regraft.errors import RegraftError
+from regraft.evidence import REPORT_NAME
+from regraft.generate import CAN_CONTINUE
+from regraft.runfolder import RunInfo, read_info
+from regraft.serve.limits import RefusedError
+
+METRICS_NAME, PAGE_NAME = "metrics.jsonl", "report.html"
+# More would be no list that a person reads; deeper folders are not ours.
+MOST_RUNS = 1_000
+_DEEPEST = 6
+# Parts of a run or a comparison that are no runs of their own.
+_INNER = {"arms", "checkpoints", "tokens"}
+# Of a long curve so much is read for one answer; the page asks on.
+MOST_CURVE_BYTES = 1 << 20
+_MOST_REPORT_BYTES = 64 << 20
+
+StudioKind = Literal["language-model", "classifier", "base", "blend", "comparison", "damaged"]
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a run reached: `value` to compare and to sort, `text` to read."""
+
+    name: str
+    value: float
+    text: str
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A line of the list. `note` says what a person should know: a verdict, or what is broken."""
+
+    id: str
+    name: str
+    kind: StudioKind
+    status: Literal["training", "complete", "damaged"]
+    created: str
+    updated: float
+    score: Score | None = None
+    labels: tuple[str, ...] = ()
+    family: str = ""
+    note: str = ""
+    has_curve: bool = False
+    has_report: bool = False
+    can_classify: bool = False
+    can_continue: bool = False
+    has_attention: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return asdict(self)
+
+
+class RunsFolder:
+    """The runs below one folder, looked at anew whenever they are asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._paths: dict[str, Path] = {}
+
+    def rows(self) -> list[RunRow]:
+        """All runs, the one that changed last first."""
+        rows = []
+        for path in self._run_dirs():
+            try:
+                row = _row(path, name=self._name(path))
+            except FileNotFoundError:
+                continue  # removed since it was found
+            self._paths[row.id] = path
+            rows.append(row)
+        return sorted(rows, key=lambda row: (row.status != "training", -row.updated))
+
+    def path(self, run_id: str) -> Path:
+        """Where a run lies that was listed before; 404 for any other id, and for one that went."""
+        if run_id not in self._paths:
+            self.rows()
+        path = self._paths.get(run_id)
+        if path is None or not path.is_dir():
+            raise RefusedError(
+                404,
+                "This run is not in the folder, or no longer.",
+                remedy="Choose another from the list.",
+            )
+        return path
+
+    def _name(self, path: Path) -> str:
+        relative = path.relative_to(self.folder).as_posix()
+        return self.folder.name or "run" if relative == "." else relative
+
+    def _run_dirs(self) -> Iterator[Path]:
+        num_found = 0
+        for root, folders, files in os.walk(self.folder):
+            path = Path(root)
+            depth = len(path.relative_to(self.folder).parts)
+            is_run = "run.json" in files
+            if is_run or PAGE_NAME in files:
+                yield path
+                num_found += 1
+            if num_found >= MOST_RUNS or depth >= _DEEPEST:
+                folders.clear()
+            # In a run only the bases of a blend are runs.
+            folders[:] = [
+                name
+                for name in sorted(folders)
+                if not name.startswith(".") and (name == "bases" if is_run else name not in _INNER)
+            ]
+
+
+def curve(run_dir: Path, *, cursor: str = "") -> dict[str, Any]:
+    """The records of metrics.jsonl behind a cursor, and the cursor of the next ones.
+
+    Another file than the cursor's belongs to a run that was begun or resumed since: it is read from
+    its beginning, and `is_new` says that older records do not count.
+    """
+    before, _, place = cursor.partition(".")
+    try:
+        with (run_dir / METRICS_NAME).open("rb") as file:
+            found = os.fstat(file.fileno())
+            is_same = before == str(found.st_ino) and place.isdecimal()
+            start = min(int(place[:18]), found.st_size) if is_same else 0
+            file.seek(start)
+            data = file.read(MOST_CURVE_BYTES)
+    except FileNotFoundError:
+        return {"records": [], "cursor": "", "is_new": bool(cursor), "is_all": True}
+    whole = data[: data.rfind(b"\n") + 1]
+    return {
+        "records": list(_records(whole)),
+        "cursor": f"{found.st_ino}.{start + len(whole)}",
+        "is_new": bool(cursor) and not is_same,
+        "is_all": start + len(data) >= found.st_size,
+    }
+
+
+def report(run_dir: Path) -> bytes:
+    """The page that a comparison or `regraft fit` left in its folder."""
+    path = run_dir / PAGE_NAME
+    try:
+        if path.stat().st_size <= _MOST_REPORT_BYTES:
+            return path.read_bytes()
+    except FileNotFoundError:
+        pass
+    raise RefusedError(
+        404,
+        "This run has no report to show.",
+        "`regraft compare` and `regraft fit` write one.",
+        remedy="Choose a run with a report.",
+    )
+
+
+def _records(data: bytes) -> Iterator[dict[str, Any]]:
+    for line in data.splitlines():
+        try:
+            # What is not a number is nothing to draw, and no JSON.
+            record = json.loads(line, parse_constant=lambda name: None)
+        except ValueError:
+            continue  # a crash and a resumed run may leave half a line in between
+        if isinstance(record, dict) and isinstance(record.get("step"), int):
+            yield record
+
+
+def _row(path: Path, *, name: str) -> RunRow:
+    run_id = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    shown = name.encode("utf-8", "replace").decode()
+    files = [path / file for file in ("run.json", METRICS_NAME, PAGE_NAME)]
+    present = [file for file in files if file.exists()]
+    updated = max(file.stat().st_mtime for file in present) if present else path.stat().st_mtime
+    more: dict[str, Any] = {
+        "has_curve": files[1] in present,
+        "has_report": files[2] in present,
+        "updated": updated,
+    }
+    if files[0] not in present:
+        return _comparison_row(path, run_id=run_id, name=shown, more=more)
+    try:
+        info, config = read_info(path), _config(path)
+    except RegraftError as error:
+        # Where the folder lies is the command line's business, not the page's.
+        note = error.problem.replace(str(path), shown)
+        return RunRow(run_id, shown, "damaged", "damaged", "", note=note, **more)
+    family = str(config.get("model", {}).get("family", ""))
+    is_complete = info.status == "complete"
+    is_network = info.kind == "classifier" and family != "bag"
+    objective = (config.get("objective") or {}).get("kind", "causal")
+    return RunRow(
+        run_id,
+        shown,
+        info.kind,
+        info.status,
+        info.created,
+        score=_score(info, is_complete=is_complete),
+        labels=info.labels,
+        family="" if info.kind == "blend" else family,
+        can_classify=is_complete and info.kind in ("classifier", "blend"),
+        can_continue=is_complete and info.kind == "language-model" and objective in CAN_CONTINUE,
+        has_attention=is_complete and is_network,
+        **more,
+    )
+
+
+def _comparison_row(path: Path, *, run_id: str, name: str, more: dict[str, Any]) -> RunRow:
+    try:
+        told = json.loads((path / REPORT_NAME).read_text(encoding="utf-8"))
+        arms = {arm["name"]: float(arm["test_accuracy"]["mean"]) for arm in told["arms"]}
+        best = max(arms, key=lambda arm: arms[arm])
+        score = Score(f"test accuracy, {best}", arms[best], f"{arms[best]:.1%}")
+        created, note = str(told["created"]), str(told["verdict"])
+    except (OSError, ValueError, KeyError, TypeError):
+        score, created, note = None, "", ""  # another report.html; the page itself can be shown
+    return RunRow(run_id, name, "comparison", "complete", created, score=score, note=note, **more)
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # what needs it will say so when the run is used
+    return values if isinstance(values, dict) else {}
+
+
+def _score(info: RunInfo, *, is_complete: bool) -> Score | None:
+    result = info.result
+    try:
+        if not is_complete:
+            return None
+        if info.kind == "blend":
+            value = float(result["scores"]["blend"]["accuracy"]["mean"])
+            return Score("accuracy on unseen labels", value, f"{value:.1%}")
+        if info.kind == "classifier" and result.get("valid_accuracy"):
+            kept = result.get("best_epoch")
+            value = float(result["valid_accuracy"][-1 if kept is None else kept])
+            return Score("valid accuracy", value, f"{value:.1%}")
+        if result.get("bits_per_byte"):
+            value = float(result["bits_per_byte"])
+            return Score("bits a byte", value, f"{value:.3f}")
+        if result.get("valid_loss"):
+            value = float(result["valid_loss"])
+            return Score("valid loss", value, f"{value:.3f}")
+    except (KeyError, IndexError, TypeError, ValueError):
+        return None  # an older format; the run itself may be sound
+    return None

@@ -1,0 +1,123 @@
+"""The process of the studio: its address, its session, its start and its end.
+
+Comes in: a folder of runs and options. Goes out: a server on this machine alone, with the browser
+opened on it. What the page shows is app.py's.
+"""
+
+import contextlib
+import signal
+import threading
+import webbrowser
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import uvicorn
+from jaxtyping import Float
+
+from regraft.baselines import fit_space
+from regraft.config import resolve
+from regraft.errors import ConfigError
+from regraft.features import document_vectors
+from regraft.runfolder import load_run
+from regraft.runtime import SILENT, Progress
+from regraft.serve.server import bound_socket
+from regraft.studio.app import Studio, build_app
+from regraft.studio.labelfile import LabelFile
+from regraft.studio.labelling import Session, Vectors
+from regraft.studio.models import Models
+from regraft.studio.runs import RunsFolder
+from regraft.text import read_documents
+
+_HOST = "127.0.0.1"
+
+
+def studio(
+    folder: Path,
+    *,
+    port: int = 8420,
+    opens_browser: bool = True,
+    text: Path | None = None,
+    classes: Sequence[str] = (),
+    out: Path | None = None,
+    base: Path | None = None,
+    progress: Progress = SILENT,
+) -> None:
+    """Serve the page until SIGTERM or Ctrl-C."""
+    if not folder.is_dir():
+        raise ConfigError(
+            f"There is no folder {folder}.",
+            "The studio shows the runs in a folder.",
+            remedy="Give the folder that your --out options point into, such as runs.",
+        )
+    with bound_socket(_HOST, port, has_key=False) as listener:
+        session = None
+        if text is not None:
+            session = build_session(text, classes=classes, out=out, base=base)
+        listener.listen()
+        address = f"http://{_HOST}:{listener.getsockname()[1]}"
+        server = build_server(Studio(RunsFolder(folder.resolve()), Models(), session))
+        progress.say(f"The studio is on {address}; Ctrl-C stops it.")
+        if opens_browser:
+            # Later: a browser that is quicker than we are would find nobody.
+            threading.Timer(0.5, webbrowser.open, [address]).start()
+        with _quiet_signals():
+            server.run(sockets=[listener])
+    progress.say("Stopped. All labels are in their file." if session else "Stopped.")
+
+
+def build_server(parts: Studio) -> uvicorn.Server:
+    """All parts put together, not yet running."""
+    config = uvicorn.Config(
+        build_app(parts),
+        lifespan="on",
+        ws="none",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=100,
+        timeout_graceful_shutdown=5,
+    )
+    return uvicorn.Server(config)
+
+
+def build_session(
+    text: Path, *, classes: Sequence[str], out: Path | None, base: Path | None
+) -> Session:
+    """The texts of a file, the labels given before, and the vectors to learn from."""
+    data = resolve("pretrain").data
+    file = LabelFile(out or text.with_name(f"{text.name.partition('.')[0]}-labels.csv"))
+    try:
+        documents = list(read_documents([text], data=data))
+        vectors = _latent_vectors if base is None else _base_vectors(base)
+        return Session(documents, file=file, vectors=vectors, classes=classes)
+    except BaseException:
+        file.close()
+        raise
+
+
+def _latent_vectors(texts: Sequence[str]) -> Float[np.ndarray, "N D"]:
+    """Where the texts lie in a latent space of themselves: no base and no label is needed."""
+    return fit_space(texts).vectors(texts)
+
+
+def _base_vectors(base: Path) -> Vectors:
+    run = load_run(base)
+
+    def vectors(texts: Sequence[str]) -> Float[np.ndarray, "N D"]:
+        return document_vectors([run], texts)
+
+    return vectors
+
+
+@contextlib.contextmanager
+def _quiet_signals() -> Iterator[None]:
+    """uvicorn stops at a signal, and then sends it again to whom it would have struck."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda number, frame: None) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,151 @@
+// Try it: a text, its label, its words in colours, and where the heads of the network look.
+import { attempt, post } from "./api.js";
+import { bar, fillSelect, find, make } from "./dom.js";
+
+let runs = [];
+let attention = null; // {tokens, weights, num_layers, num_heads}
+let head = { layer: 0, number: 0 };
+let reader = 0;
+
+export function setRuns(all) {
+  runs = all.filter((run) => run.can_classify);
+  fillSelect(find("try-run"), runs.map((run) => [run.id, run.name]));
+  find("try-none").hidden = runs.length > 0;
+  find("try-form").hidden = runs.length === 0;
+}
+
+const percent = (share) => `${(100 * share).toFixed(1)} %`;
+
+function word({ text, level, score }) {
+  if (score === null || level === 0) return score === null ? text : make("span", { title: signed(score) }, text);
+  const side = level > 0 ? "for" : "against";
+  return make("mark", { class: `rx-${side} rx-${Math.abs(level)}`, title: `${side} the label: ${signed(score)}` }, text);
+}
+
+const signed = (score) => `${score >= 0 ? "+" : "−"}${Math.abs(score).toFixed(2)}`;
+
+function showResult(found) {
+  const chances = Object.entries(found.probabilities).sort((a, b) => b[1] - a[1]);
+  find("try-result").replaceChildren(
+    make("h2", { class: "verdict" }, make("bdi", { id: "try-label" }, found.label), make("span", { id: "try-chance" }, percent(found.probability))),
+    make("dl", { class: "chances" }, ...chances.flatMap(([label, share]) =>
+      [make("dt", {}, make("bdi", {}, label)), make("dd", {}, bar(share)), make("dd", {}, percent(share))])),
+    make("div", { class: "rx" },
+      make("p", { class: "rx-text", id: "try-words", dir: "auto" }, ...found.pieces.map(word)),
+      make("p", { class: "note" }, "Blue with a solid line speaks for the label, orange with a dashed line against it."),
+      make("ul", { class: "rx-facts" }, ...found.facts.map((fact) => make("li", {}, fact)))),
+  );
+  find("try-result").hidden = false;
+}
+
+async function classify(event) {
+  event.preventDefault();
+  const run = runs.find((one) => one.id === find("try-run").value);
+  const text = find("try-text").value;
+  if (!run || !text) return;
+  const button = find("try-form").querySelector("button");
+  button.disabled = true;
+  await attempt(async () => {
+    showResult(await post(`/api/runs/${run.id}/explain`, { text }));
+    attention = run.has_attention ? await post(`/api/runs/${run.id}/attention`, { text }) : null;
+    if (attention) attention.weights = Uint8Array.from(atob(attention.weights), (letter) => letter.charCodeAt(0));
+    showAttention();
+  });
+  button.disabled = false;
+}
+
+/** What position `row` reads of each token, in one head: shares from 0 to 1. */
+function reads(layer, number, row) {
+  const length = attention.tokens.length;
+  const start = ((layer * attention.num_heads + number) * length + row) * length;
+  return attention.weights.subarray(start, start + length);
+}
+
+function showAttention() {
+  find("attention").hidden = attention === null;
+  if (attention === null) return;
+  head = { layer: attention.num_layers - 1, number: 0 };
+  reader = attention.tokens.length - 1;
+  const layers = Array.from({ length: attention.num_layers }, (_, layer) =>
+    make("div", {}, ...Array.from({ length: attention.num_heads }, (_, number) => headButton(layer, number))));
+  find("attention-heads").replaceChildren(...layers);
+  find("attention-tokens").replaceChildren(...attention.tokens.map((token, place) =>
+    make("span", { "data-place": place, tabindex: place === reader ? 0 : -1, role: "button" }, token.replaceAll("\n", "⏎"))));
+  shade();
+}
+
+function headButton(layer, number) {
+  const canvas = make("canvas", { "aria-hidden": "true" });
+  const choose = () => {
+    head = { layer, number };
+    shade();
+  };
+  paint(canvas, layer, number);
+  return make("button", {
+    type: "button", "aria-label": `layer ${layer + 1}, head ${number + 1}`, "data-head": `${layer}.${number}`,
+    on: { mouseenter: choose, focus: choose, click: choose },
+  }, canvas);
+}
+
+function paint(canvas, layer, number) {
+  const length = attention.tokens.length;
+  canvas.width = canvas.height = length;
+  const context = canvas.getContext("2d");
+  const picture = context.createImageData(length, length);
+  const [red, green, blue] = getComputedStyle(document.documentElement).getPropertyValue("--accent-rgb").trim().split(" ").map(Number);
+  for (let row = 0; row < length; row += 1) {
+    reads(layer, number, row).forEach((weight, column) => {
+      // The square root keeps weak weights visible beside strong ones.
+      picture.data.set([red, green, blue, 255 * Math.sqrt(weight / 255)], 4 * (row * length + column));
+    });
+  }
+  context.putImageData(picture, 0, 0);
+}
+
+function shade() {
+  const weights = reads(head.layer, head.number, reader);
+  const spans = find("attention-tokens").children;
+  weights.forEach((weight, place) => {
+    spans[place].style.setProperty("--depth", (0.85 * Math.sqrt(weight / 255)).toFixed(3));
+    spans[place].classList.toggle("reader", place === reader);
+  });
+  for (const button of find("attention-heads").querySelectorAll("button")) {
+    button.setAttribute("aria-pressed", button.dataset.head === `${head.layer}.${head.number}`);
+  }
+  const best = weights.indexOf(Math.max(...weights));
+  const cut = attention.num_cut ? ` Of this text, ${attention.num_cut} tokens at its end are not drawn.` : "";
+  find("attention-told").textContent = `Layer ${head.layer + 1}, head ${head.number + 1}: `
+    + `“${attention.tokens[reader]}” reads most of “${attention.tokens[best]}” (${percent(weights[best] / 255)}).${cut}`;
+}
+
+function read(place, isFocused) {
+  if (place < 0 || place >= attention.tokens.length) return;
+  const spans = find("attention-tokens").children;
+  spans[reader].tabIndex = -1;
+  reader = place;
+  spans[reader].tabIndex = 0;
+  if (isFocused) spans[reader].focus();
+  shade();
+}
+
+export function start() {
+  find("try-form").addEventListener("submit", classify);
+  find("try-text").addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) find("try-form").requestSubmit();
+  });
+  const tokens = find("attention-tokens");
+  const placeOf = (event) => event.target.closest("[data-place]")?.dataset.place;
+  for (const name of ["mouseover", "focusin", "click"]) {
+    tokens.addEventListener(name, (event) => placeOf(event) !== undefined && read(Number(placeOf(event)), false));
+  }
+  tokens.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (step) {
+      event.preventDefault();
+      read(reader + step, true);
+    }
+  });
+}
+
+export function show() {}
+export function hide() {}

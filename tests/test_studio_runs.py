@@ -1,0 +1,155 @@
+"""What the list of runs says of whole, growing, damaged and foreign folders."""
+
+import json
+import shutil
+
+import pytest
+from random_runs import write_run
+
+from regraft.serve.limits import RefusedError
+from regraft.studio import runs
+from regraft.studio.runs import RunsFolder, curve, report
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_run(tmp_path / "base", preset="lab", objective="causal")
+    write_run(tmp_path / "deep" / "reviews", preset="modern", objective="masked", pooling="mean")
+    return tmp_path
+
+
+def rows_by_name(folder):
+    return {row.name: row for row in RunsFolder(folder).rows()}
+
+
+def test_rows_say_what_can_be_done_with_each_run(folder):
+    rows = rows_by_name(folder)
+    assert set(rows) == {"base", "deep/reviews"}
+    base, reviews = rows["base"], rows["deep/reviews"]
+    assert (base.kind, base.status, base.can_continue) == ("language-model", "complete", True)
+    assert not base.can_classify
+    assert reviews.can_classify
+    assert reviews.has_attention
+    assert not reviews.can_continue
+    assert reviews.labels == ("bad", "good", "so so")
+    json.dumps(reviews.to_dict(), allow_nan=False)
+
+
+def test_a_masked_base_cannot_continue_and_a_bag_has_no_attention(tmp_path):
+    write_run(tmp_path / "masked", preset="modern", objective="masked")
+    write_run(tmp_path / "bag", preset="bag", objective="contrast", pooling="mean")
+    rows = rows_by_name(tmp_path)
+    assert not rows["masked"].can_continue
+    assert rows["bag"].can_classify
+    assert not rows["bag"].has_attention
+
+
+def test_score_is_that_of_the_weights_kept(tmp_path):
+    accuracies = {"valid_accuracy": [0.5, 0.9, 0.7]}
+    options = {"preset": "lab", "objective": "causal", "pooling": "last"}
+    write_run(tmp_path / "last", result=accuracies, **options)
+    write_run(tmp_path / "best", result={**accuracies, "best_epoch": 1}, **options)
+    rows = rows_by_name(tmp_path)
+    assert rows["last"].score.text == "70.0%"
+    assert rows["best"].score.text == "90.0%"
+
+
+def test_a_run_that_trains_comes_first(folder):
+    path = folder / "base" / "run.json"
+    values = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**values, "status": "training"}), encoding="utf-8")
+    first = RunsFolder(folder).rows()[0]
+    assert (first.name, first.status, first.can_continue) == ("base", "training", False)
+
+
+def test_damaged_runs_are_listed_with_their_problem_and_without_their_place(folder):
+    (folder / "base" / "run.json").write_text("{", encoding="utf-8")
+    row = rows_by_name(folder)["base"]
+    assert row.status == row.kind == "damaged"
+    assert "base/run.json cannot be read" in row.note
+    assert str(folder) not in row.note
+
+
+def test_parts_of_runs_are_no_runs_but_bases_of_a_blend_are(folder):
+    shutil.copytree(folder / "base", folder / "blend")
+    shutil.copytree(folder / "base", folder / "blend" / "bases" / "0")
+    for inner in ("blend/checkpoints/1", "arms/scratch", ".hidden"):
+        shutil.copytree(folder / "base", folder / inner)
+    assert set(rows_by_name(folder)) == {"base", "blend", "blend/bases/0", "deep/reviews"}
+
+
+def test_a_folder_that_is_a_run_itself_is_listed(folder):
+    assert list(rows_by_name(folder / "base")) == ["base"]
+
+
+def test_a_comparison_is_listed_with_its_verdict(tmp_path):
+    arms = [
+        {"name": name, "test_accuracy": {"mean": mean}} for name, mean in (("a", 0.5), ("b", 0.8))
+    ]
+    told = {"arms": arms, "verdict": "It pays.", "created": "2026-11-16T08:00:00+00:00"}
+    (tmp_path / "report.html").write_text("<!doctype html>", encoding="utf-8")
+    (tmp_path / "report.json").write_text(json.dumps(told), encoding="utf-8")
+    (row,) = RunsFolder(tmp_path).rows()
+    assert (row.kind, row.note, row.score.name) == ("comparison", "It pays.", "test accuracy, b")
+    assert report(tmp_path) == b"<!doctype html>"
+
+
+def test_an_unknown_id_and_a_run_that_went_are_refused(folder):
+    found = RunsFolder(folder)
+    run_id = {row.name: row.id for row in found.rows()}["base"]
+    assert found.path(run_id) == folder / "base"
+    shutil.rmtree(folder / "base")
+    for asked in (run_id, "0" * 16, "../base", "base"):
+        with pytest.raises(
+            RefusedError, match="This run is not in the folder, or no longer"
+        ) as refusal:
+            found.path(asked)
+        assert refusal.value.status == 404
+
+
+def test_curve_goes_on_where_it_stopped_and_waits_for_whole_lines(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "loss": 3.5}\n{"step": 2, "lo', encoding="utf-8")
+    first = curve(tmp_path)
+    assert first["records"] == [{"step": 1, "loss": 3.5}]
+    with path.open("a", encoding="utf-8") as file:
+        file.write('ss": NaN}\n')
+    second = curve(tmp_path, cursor=first["cursor"])
+    assert second["records"] == [{"step": 2, "loss": None}]
+    assert not second["is_new"]
+    assert curve(tmp_path, cursor=second["cursor"])["records"] == []
+
+
+def test_curve_of_a_run_that_was_begun_anew_is_read_from_its_beginning(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n', encoding="utf-8")
+    cursor = curve(tmp_path)["cursor"]
+    beside = tmp_path / "beside"
+    beside.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n', encoding="utf-8")
+    beside.replace(path)
+    found = curve(tmp_path, cursor=cursor)
+    assert found["is_new"]
+    assert len(found["records"]) == 3
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "1.-5", "1.9999999999999999999999", ".", "1.²"])
+def test_curve_takes_any_cursor(tmp_path, cursor):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\nnot json\n[]\n', encoding="utf-8")
+    assert curve(tmp_path, cursor=cursor)["records"] == [{"step": 1}]
+
+
+def test_a_long_curve_comes_in_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "MOST_CURVE_BYTES", 30)
+    lines = "".join(f'{{"step": {step}}}\n' for step in range(1, 8))
+    (tmp_path / "metrics.jsonl").write_text(lines, encoding="utf-8")
+    found, cursor, is_all = [], "", False
+    while not is_all:
+        part = curve(tmp_path, cursor=cursor)
+        found += [record["step"] for record in part["records"]]
+        cursor, is_all = part["cursor"], part["is_all"]
+    assert found == list(range(1, 8))
+
+
+def test_a_run_without_report_says_so(tmp_path):
+    with pytest.raises(RefusedError, match="This run has no report to show"):
+        report(tmp_path)
