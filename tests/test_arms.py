@@ -97,13 +97,15 @@ def test_cell_without_its_sign_is_not_finished(tmp_path: Path) -> None:
 
 
 def test_second_process_is_refused(task: Task, tmp_path: Path) -> None:
-    facts = task_facts(task, grid="none")
-    with (
-        ArmsFolder(tmp_path).opened(facts),
-        pytest.raises(RunFolderError, match="Another process is working on the comparison in"),
-        ArmsFolder(tmp_path).opened(facts),
-    ):
-        pass
+    facts, folder = task_facts(task, grid="none"), ArmsFolder(tmp_path)
+    with folder.opened(facts):
+        with (
+            pytest.raises(RunFolderError, match="Another process is working on the comparison in"),
+            ArmsFolder(tmp_path).opened(facts),
+        ):
+            pass
+        assert (folder.path / "task.json").exists()
+    assert not folder.path.exists()
 
 
 def test_changes_are_named(task: Task, tmp_path: Path) -> None:

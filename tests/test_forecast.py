@@ -56,6 +56,9 @@ def test_kind_of_which_nothing_is_known_is_as_wrong_as_the_others() -> None:
 
 def test_share_of_a_job_counts() -> None:
     forecast = Forecast({"a": 1, "b": 1}, kinds={"a": "x", "b": "x"}, num_jobs=1)
+    # The first steps tell nothing yet: whatever comes before them would be taken for their pace.
+    forecast.move("a", share=0.01, seconds=5)
+    assert forecast.left() == pytest.approx(0.99 + 1)
     forecast.move("a", share=0.25, seconds=5)
     assert forecast.left() == pytest.approx(15 + 20)
 

@@ -184,18 +184,19 @@ class ArmsFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise disk_error(self.path, error) from error
-        try:
-            with self._locked():
+        # All within the lock: what another process is making is not ours to remove.
+        with self._locked():
+            try:
                 if self.finished():
                     refuse_changes(self.out_dir, before=self._read_task(), now=facts)
                 write_json(self._task_path, facts)
                 yield
-        finally:
-            if not self.finished():
-                self.discard()
-                with contextlib.suppress(OSError):  # not empty: it was the user's before
-                    if is_new:
-                        self.out_dir.rmdir()
+            finally:
+                if not self.finished():
+                    self.discard()
+                    with contextlib.suppress(OSError):  # not empty: it was the user's before
+                        if is_new:
+                            self.out_dir.rmdir()
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

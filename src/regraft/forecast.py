@@ -15,6 +15,8 @@ Key = Any
 
 # What is guessed of the machine until the first job ends.
 GUESSED_FLOPS = 1e10
+# Of less than this share of a job, the time it takes tells more about its beginning than its pace.
+_TELLING_SHARE = 0.1
 
 
 class Forecast:
@@ -60,7 +62,8 @@ class Forecast:
         """How many times its guess a kind takes."""
         taken: dict[str, float] = {}
         guessed: dict[str, float] = {}
-        told = {key: (1.0, seconds) for key, seconds in self._taken.items()} | self._begun
+        told = {key: (1.0, seconds) for key, seconds in self._taken.items()}
+        told |= {key: begun for key, begun in self._begun.items() if begun[0] >= _TELLING_SHARE}
         for key, (share, seconds) in told.items():
             kind = self._kinds[key]
             taken[kind] = taken.get(kind, 0.0) + seconds
