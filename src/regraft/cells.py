@@ -140,7 +140,7 @@ class WordJob:
 
     def run(self, *, progress: Progress = SILENT) -> Result:
         """Fit, and give back the member."""
-        fit = {"linear": fit_linear, "nbsvm": fit_naive_bayes}[self.kind]
+        fit = fit_linear if self.kind == "linear" else fit_naive_bayes
         member: WordModel = fit(self.train, self.valid, labels=self.labels)
         return Result(_shallow_run(self.cell, member, seconds=member.seconds), member=member)
 

@@ -32,8 +32,8 @@ PLAN_NAME = "plan.json"
 # Bases that differ in their seed alone, side by side: the more the better, each adding less.
 MOST_BASES = 4
 
-# A base sees a small text several times, until it has seen about so many tokens. Film reviews of 4.7
-# million tokens, one base, 200 / 500 / 2,000 labels: 85.6 / 86.4 / 87.6 % after one pass, 86.9 /
+# A base sees a small text several times, until it has seen about so many tokens. Film reviews of
+# 4.7 million, one base, 200 / 500 / 2,000 labels: 85.6 / 86.4 / 87.6 % after one pass, 86.9 /
 # 87.4 / 88.4 % after three (2026-11-16).
 WANTED_TOKENS = 15_000_000
 MOST_PASSES = 3

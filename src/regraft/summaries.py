@@ -74,7 +74,7 @@ class SeedRun:
     @property
     def predictions_N(self) -> NDArray[np.int64]:  # noqa: N802
         """The most probable class of every test example."""
-        return self.test_NC.argmax(axis=1)
+        return np.asarray(self.test_NC.argmax(axis=1), dtype=np.int64)
 
 
 def correct(runs: Sequence[SeedRun], exam: Exam) -> NDArray[np.bool_]:
