@@ -87,19 +87,23 @@ def test_test_file_comes_after_the_last_training(compared: Compared) -> None:
     ]
 
 
-def test_test_file_is_not_read_before_training_ends(compared: Compared, tmp_path: Path) -> None:
+class Replacing(Recorder):
+    """Puts another content into a file when the one run is trained."""
+
+    def __init__(self, path: Path, content: bytes) -> None:
+        super().__init__()
+        self._path, self._content = path, content
+
+    def finish(self) -> None:
+        if self.tasks[-1] == "1 runs":
+            self._path.write_bytes(self._content)
+
+
+def test_what_is_scored_is_read_when_training_has_ended(compared: Compared, tmp_path: Path) -> None:
     test = tmp_path / "test.csv"
-    test.write_text("sealed")
-
-    class Sealed(Recorder):
-        """Puts the content into the test file when the arm is trained."""
-
-        def finish(self) -> None:
-            if self.tasks[-1] == "1 runs":
-                test.write_bytes(compared.inputs["test"].read_bytes())
-
+    test.write_text("text,label\nfine,positive\n")
     inputs = {**compared.inputs, "test": test, "arms": ["scratch"], "seeds": 1}
-    comparison = compare(**inputs, progress=Sealed())
+    comparison = compare(**inputs, progress=Replacing(test, compared.inputs["test"].read_bytes()))
     assert comparison.num_test == 16 + NUM_LEAKS
     assert comparison.verdict_kind == "no-base"
     assert comparison.warnings[0].startswith("One seed: ")
@@ -240,10 +244,11 @@ def test_interrupted_comparison_goes_on_to_the_same_report(
 
 def test_bad_test_file_loses_no_finished_run(compared: Compared, tmp_path: Path) -> None:
     out, test = tmp_path / "out", tmp_path / "test.csv"
-    test.write_text("text,label\nfine,positive\nso so,neutal\n")
+    test.write_bytes(compared.inputs["test"].read_bytes())
     inputs = {**compared.inputs, "out": out, "test": test, "arms": ["frozen"], "seeds": 1}
+    spoiling = Replacing(test, b"text,label\nfine,positive\nso so,neutal\n")
     with pytest.raises(DataError, match="'neutal' occurs only in"):
-        compare(**inputs)
+        compare(**inputs, progress=spoiling)
     test.write_bytes(compared.inputs["test"].read_bytes())
     progress = Recorder()
     compare(**inputs, progress=progress)

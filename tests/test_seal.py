@@ -7,9 +7,9 @@ import pytest
 from conftest import write_examples
 
 from regraft.config import resolve
-from regraft.errors import RunFolderError
-from regraft.seal import Opened, file_fingerprint, leaked, open_sealed
-from regraft.text import Document, Example
+from regraft.errors import DataError, RunFolderError
+from regraft.seal import Opened, check_sealed, file_fingerprint, leaked, open_sealed
+from regraft.text import Document, Example, Labels
 
 DATA = resolve("finetune").data
 
@@ -68,6 +68,17 @@ def test_damaged_ledger_is_refused(tmp_path: Path) -> None:
     (tmp_path / "runs" / "openings.json").write_text("{}")
     with pytest.raises(RunFolderError, match="it holds no list of openings"):
         opened(test)
+
+
+def test_file_that_could_not_be_scored_is_refused_and_no_opening(tmp_path: Path) -> None:
+    data, labels = resolve("finetune").data, Labels(("negative", "positive"))
+    path = tmp_path / "test.csv"
+    path.write_text("text,label\nfine,positive\ndull,neutal\n", encoding="utf-8")
+    with pytest.raises(DataError, match="'neutal'"):
+        check_sealed(path, data=data, labels=labels)
+    path.write_text("text,label\nfine,positive\ndull,negative\n", encoding="utf-8")
+    assert check_sealed(path, data=data, labels=labels) is None
+    assert [file.name for file in tmp_path.iterdir()] == ["test.csv"]
 
 
 def test_leaks_are_exact_or_near() -> None:

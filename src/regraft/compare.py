@@ -50,7 +50,7 @@ from regraft.request import (
     settings_for,
 )
 from regraft.runtime import SILENT, Progress, environment, fingerprint
-from regraft.seal import LEDGER_NAME, Opened, leaked, open_sealed
+from regraft.seal import LEDGER_NAME, Opened, check_sealed, leaked, open_sealed
 from regraft.stages import Stage, Workforce, answer_cells, load_answers, train_cells
 from regraft.subsets import rare_classes, settled_sizes
 from regraft.summaries import (
@@ -163,13 +163,14 @@ def run_request(
             out_dir = Path(out)
             ledger_path = out_dir.absolute().parent / LEDGER_NAME
             _check_out(out_dir, resume=resume)
-        # Only that it can be read: what it holds stays sealed until every choice is frozen.
         check_readable(request.test)
         check_files(request)
         workforce = _workforce(request, jobs=jobs, cluster=cluster)
         task = _build_task(request, progress=progress)
         if like is not None:
             refuse_other_data(like, task=task, request=request)
+        # Only that it could be scored: what it says stays sealed until every choice is frozen.
+        check_sealed(request.test, data=task.start.settings.data, labels=task.labels)
         sizes = settled_sizes(request.labels, examples=task.train)
         first_seed = task.start.settings.train.seed
         seeds = range(first_seed, first_seed + request.seeds)

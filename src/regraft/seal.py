@@ -1,4 +1,4 @@
-"""The sealed test file: read by one function, once every choice is frozen, and written down.
+"""The sealed test file: opened by one function, once every choice is frozen, and written down.
 
 Comes in: the path of a test file. Goes out: its examples, and every opening of that file which the
 ledger beside the run knows of; which of its texts were seen before. Knows no model.
@@ -23,7 +23,14 @@ from regraft.errors import RunFolderError
 from regraft.evidence import Opening
 from regraft.finetune import examples_fingerprint
 from regraft.runtime import SILENT, Progress, write_json
-from regraft.text import Document, Example, find_leaks, load_examples
+from regraft.text import (
+    Document,
+    Example,
+    Labels,
+    check_labels_known,
+    find_leaks,
+    load_examples,
+)
 from regraft.text.lines import STANDARD_INPUT
 
 LEDGER_NAME = "openings.json"
@@ -38,6 +45,15 @@ class Opened:
     examples: list[Example]
     fingerprint: str
     openings: tuple[Opening, ...]
+
+
+def check_sealed(path: str | Path, *, data: DataSettings, labels: Labels) -> None:
+    """Refuse a test file that could not be scored, before hours of work rather than after them.
+
+    Whoever asks learns that its rows can be read and bear known labels, and nothing else.
+    """
+    if Path(path) != STANDARD_INPUT:
+        check_labels_known(load_examples(path, data=data), labels)
 
 
 def open_sealed(
