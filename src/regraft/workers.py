@@ -100,7 +100,16 @@ def _parallel(jobs: Iterable[Job[Outcome]], *, num_jobs: int) -> Iterator[Outcom
     parallel = Parallel(
         n_jobs=num_jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="2*n_jobs"
     )
-    yield from parallel(delayed(_run)(pickle.dumps(job)) for job in jobs)
+    found = parallel(delayed(_run)(pickle.dumps(job)) for job in jobs)
+    try:
+        # Not `yield from`, which would close it before the warning is silenced.
+        for outcome in found:  # noqa: UP028
+            yield outcome
+    finally:
+        with warnings.catch_warnings():
+            # When one run fails, those beside it are given up: that is no news.
+            warnings.filterwarnings("ignore", message=r"\d+ tasks which were still being processed")
+            found.close()
 
 
 def _run(job: bytes) -> Any:
