@@ -10,9 +10,12 @@ import torch
 from conftest import make_examples
 from random_runs import LABELS, unchecked, write_run
 from safetensors.torch import save_file
+from test_fit import SMALL, write
 
 from regraft.classifier import load_classifier
+from regraft.config import resolve
 from regraft.errors import ConfigError, RunFolderError
+from regraft.fit import fit
 from regraft.runfolder import load_run
 from regraft.runtime import write_json
 from regraft.serve.engine import load_engine, run_fingerprint
@@ -55,6 +58,20 @@ def test_torch_answers_what_predict_answers(run_dir):
     assert engine.labels == LABELS
     assert probabilities(values) == pytest.approx(expected(run_dir, TEXTS), abs=1e-6)
     assert [value["label"] for value in values] == load_classifier(run_dir).predict(TEXTS).tolist()
+
+
+def test_blend_answers_what_predict_answers(tmp_path):
+    settings = resolve("pretrain", preset="bag", overrides=SMALL)
+    train = write(tmp_path / "train.jsonl", num=60, seed=2)
+    text = write(tmp_path / "text.jsonl", num=200, seed=3)
+    fit([text], train=train, out=tmp_path / "run", settings=settings, minutes=1)
+    engine = load_engine(tmp_path / "run")
+    values = engine.classify(TEXTS)
+    assert (engine.runtime, engine.kind, engine.is_calibrated) == ("torch", "blend", True)
+    assert probabilities(values) == pytest.approx(expected(tmp_path / "run", TEXTS), abs=1e-6)
+    assert engine.explain(TEXTS[0])["label"] == values[0]["label"]
+    told = load_engine(tmp_path / "run", runtime="onnx").note
+    assert told.startswith("onnxruntime is not used: a blend has no graph")
 
 
 def test_without_the_extra_torch_answers_and_says_so(run_dir, monkeypatch):

@@ -48,27 +48,37 @@ class Reloader:
             pause = self._watch_seconds if is_well else min(2 * pause, _LONGEST_PAUSE)
 
     async def look(self) -> bool:
-        """Load what lies there if it is new; False if that failed."""
+        """Load what lies there if it is new; False if it is there and could not be loaded."""
+        # Whatever lies there, what no error of ours foresaw as well, must not stop the answers.
         try:
             found = await asyncio.to_thread(run_fingerprint, self._run_dir)
-            if found != self._queue.engine.fingerprint:
-                load = partial(load_engine, self._run_dir, runtime=self._runtime)
-                self._replace(await asyncio.to_thread(load))
-        # A run that no error of ours foresaw must not take down the one that answers.
         except Exception as error:
-            told = error.problem if isinstance(error, RegraftError) else f"{error!r:.200}"
-            # Anyone may ask /readyz: where the folder lies is not their business.
-            told = told.replace(str(self._run_dir.parent) + os.sep, "")
-            if told != self.trouble:
-                self._say(f"Still serving {self._queue.engine.model}: {told}")
-            self.trouble = told
+            self._tell(error)
+            return True
+        if found == self._queue.engine.fingerprint:
+            self.trouble = None
+            return True
+        try:
+            load = partial(load_engine, self._run_dir, runtime=self._runtime)
+            self._replace(await asyncio.to_thread(load))
+        except Exception as error:
+            self._tell(error)
             return False
-        self.trouble = None
         return True
+
+    def _tell(self, error: Exception) -> None:
+        told = error.problem if isinstance(error, RegraftError) else f"{error!r:.200}"
+        # Anyone may ask /readyz: where the folder lies is not their business.
+        for run_dir in (self._run_dir, os.path.realpath(self._run_dir)):
+            told = told.replace(os.path.join(os.path.dirname(run_dir), ""), "")
+        if told != self.trouble:
+            self._say(f"Still serving {self._queue.engine.model}: {told}")
+        self.trouble = told
 
     def _replace(self, engine: Engine) -> None:
         old = self._queue.engine
         self._queue.engine = engine
+        self.trouble = None
         note = f" {engine.note}" if engine.note else ""
         self._say(f"Serving {engine.model} with {engine.runtime}, after {old.model}.{note}")
         if engine.labels != old.labels:
