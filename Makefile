@@ -11,7 +11,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench study reproduce docs course format golden clean base-en base-fr
+.PHONY: help install demo test check bench study reproduce docs course format golden clean base-en base-fr
 
 help: ## List the targets
 	@echo "regraft: pre-train on your own text, graft a classifier, prove what it was worth."
@@ -33,6 +33,8 @@ $(DEV): $(STAMP)
 	@echo "Adding what tests need: linters, transformers, ONNX (a minute or two, once) ..."
 	@$(INSTALL) '.[dev]'
 	@touch $@
+
+install: $(STAMP) ## Set up .venv and nothing else: a minute or two
 
 demo: $(STAMP) ## The whole story on real reviews, about ten minutes
 	@$(BIN)/regraft demo

@@ -2,6 +2,8 @@
 
 `python docs/course.py` takes some minutes (`make course`); tests run the same chapters at a small
 scale. The text and code of a page are the chapter's own: `docs/generate.py --check` compares them.
+Material and runs stay in runs/course, so that `python docs/course.py 11-masked` can run one chapter
+again; without a name all of them start anew.
 """
 
 import ast
@@ -9,17 +11,18 @@ import contextlib
 import io
 import os
 import re
+import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from regraft.chapters import FULL_SCALE, SMALL_SCALE, Chapter, read_chapters
+from regraft.chapters import FULL_SCALE, Chapter, read_chapters
 from regraft.course import QUESTIONS
 
 PAGES_DIR = Path(__file__).resolve().parent / "course"
+RUNS_DIR = Path(__file__).resolve().parent.parent / "runs" / "course"
 NOTE = (
     "<!-- Written by `make course` from src/regraft/templates/course; edit the chapter instead. -->"
 )
@@ -90,15 +93,19 @@ def _shown(printed: str, value: Any, *, name: str, images_dir: Path) -> Iterator
 
 
 def main() -> None:
-    """Write every page, one chapter after the other in one folder."""
+    """Write the pages named on the command line, or all of them, one after the other."""
     os.environ.setdefault("MPLBACKEND", "Agg")
-    scale = "small" if SMALL_SCALE in sys.argv[1:] else "full"
-    with tempfile.TemporaryDirectory(prefix="regraft-course-") as folder:
-        os.chdir(folder)
-        for chapter in read_chapters():
-            text = page(chapter, run_chapter(chapter, scale=scale), images_dir=PAGES_DIR / "images")
-            (PAGES_DIR / f"{chapter.name}.md").write_text(text, encoding="utf-8")
-            print(f"{date.today()} {chapter.name}", flush=True)
+    names = sys.argv[1:]
+    if not names:
+        shutil.rmtree(RUNS_DIR, ignore_errors=True)
+    RUNS_DIR.mkdir(parents=True, exist_ok=True)
+    os.chdir(RUNS_DIR)
+    for chapter in read_chapters():
+        if names and chapter.name not in names:
+            continue
+        text = page(chapter, run_chapter(chapter, scale="full"), images_dir=PAGES_DIR / "images")
+        (PAGES_DIR / f"{chapter.name}.md").write_text(text, encoding="utf-8")
+        print(f"{date.today()} {chapter.name}", flush=True)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ A block that no test runs says so, in a comment right before it: `<!-- long-runn
 
 import csv
 import gzip
+import json
 import os
 import re
 import shlex
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 import typer
 from conftest import make_examples, write_examples
+from test_serve_process import served
 from typer.testing import CliRunner
 
 import regraft
@@ -32,9 +34,13 @@ PAGES = sorted(
 FENCE = re.compile(r"(?:^<!-- ([^\n]*?) -->\n+)?^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 MARK = re.compile(r"long-running: 20\d\d-\d\d-\d\d, \S.*|not run here: \S.*")
 SHELL, CODE = ("sh", "console"), ("python", "bash", "yaml", "toml")
+# Pages about the past may name what is gone.
+HISTORY = ("CHANGELOG.md", "log.md")
 LANGUAGES = {*SHELL, *CODE, "text", "json", "csv", "html"}
 # Set-up, which every run of the tests has behind it, and torchrun, which integration tests run.
 TOOLS = ("pip ", "make", ". .venv", "git ", "torchrun ", "python -m zipfile", "export ", "cd ")
+# What stands beside a server: a request, which a test below sends, and a link to a run.
+TOOLS += ("curl ", "ln -s ")
 # Commands that take long or wait for somebody, and the tests that run them.
 ELSEWHERE = {
     "bench": "test_bench.py",
@@ -126,6 +132,90 @@ def test_every_block_is_run_or_says_why_not(page):
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "bash"])
 def test_scripts_are_valid_shell(block):
     subprocess.run(["bash", "-n"], input=block.text, text=True, check=True)
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks."""
+    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+SPANS = [
+    (page, words)
+    for page in PAGES
+    if page.name not in HISTORY
+    for words in re.findall(r"(?<!`)`([^`\n]+)`(?!`)", prose(page))
+]
+
+
+def test_marks_and_prose_name_files_that_exist():
+    told = [*SPANS, *((block.page, block.mark) for block in BLOCKS)]
+    for page, words in told:
+        for name in re.findall(r"(?<!\S)(?:tests|docs|benchmarks|src)/[\w/.-]+\.\w+\b", words):
+            assert (ROOT / name).exists(), f"{page.name} names {name}"
+
+
+def test_commands_in_prose_exist_with_their_options():
+    """Within a sentence a command is rarely complete, so only its words are looked at."""
+    commands = [
+        (page, words.removeprefix(".venv/bin/"))
+        for page, words in SPANS
+        if words.removeprefix(".venv/bin/").startswith("regraft ")
+    ]
+    assert len(commands) > 100
+    for page, told in commands:
+        words, command = shlex.split(told)[1:], typer.main.get_command(app)
+        while words and words[0] in getattr(command, "commands", ()):
+            command = command.commands[words.pop(0)]
+        is_whole = not hasattr(command, "commands") or words[:1] in ([], ["COMMAND"])
+        assert is_whole or words[0].startswith("-"), f"{page.name}: no command {told!r}"
+        flags = {flag for option in command.params for flag in option.opts} | {"--help"}
+        strange = {word for word in words if word.startswith("--")} - flags
+        assert not strange, f"{page.name}: {told!r} has no {strange}"
+
+
+def test_settings_extras_and_targets_in_prose_exist():
+    keys = {row.key for row in read_setting_help()}
+    sections = "|".join({key.partition(".")[0] for key in keys})
+    files = ("json", "safetensors", "onnx", "csv", "py")
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    extras = set(re.findall(r"^(\w+) = \[", project.split("optional-dependencies]")[1], re.M))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.M))
+    for page, words in SPANS:
+        found = re.fullmatch(rf"(?:--set )?((?:{sections})\.([a-z_]+))(?:=\S+)?", words)
+        if found and found[2] not in files:
+            assert found[1] in keys, f"{page.name}: no setting {words!r}"
+        if words.startswith("make "):
+            assert words.split()[1] in targets, f"{page.name}: no target {words!r}"
+    for page in PAGES:
+        for names in re.findall(r"regraft\[([\w,]+)\]", page.read_text(encoding="utf-8")):
+            assert set(names.split(",")) <= extras, f"{page.name}: no extra {names!r}"
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "json"])
+def test_shown_json_is_json(block):
+    json.loads(block.text)
+
+
+def modules() -> set[str]:
+    """What lies in src/regraft, as the tree of the README writes it."""
+    paths = [path for path in (ROOT / "src" / "regraft").iterdir() if not path.name.startswith("_")]
+    packages = {f"{path.name}/" for path in paths if (path / "__init__.py").exists()}
+    return packages | {path.stem for path in paths if path.suffix == ".py"}
+
+
+def test_readme_is_short_and_its_tree_is_whole():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) < 150
+    tree = text.split("```text\nsrc/regraft/\n")[1].partition("```")[0]
+    named = [word for line in tree.splitlines() for word in line.strip().split("   ")[0].split()]
+    assert len(named) == len(set(named))
+    assert set(named) == modules()
+
+
+def test_architecture_has_a_room_for_every_module():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rooms = re.findall(r"^\| `([\w/]+?)(?:\.py)?` \|", text.split("## The rooms")[1], flags=re.M)
+    assert modules() <= set(rooms), f"no room for {sorted(modules() - set(rooms))}"
 
 
 def slugs(page: Path) -> set[str]:
@@ -276,6 +366,24 @@ def test_shown_command_runs(command, desk, tmp_path):
     words = [name for word in words for name in _expanded(word, folder=folder)]
     result = _invoke(_small(words), folder=folder, sent=sent)
     assert result.exit_code == 0, result.output
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_shown_requests_are_answered(desk):
+    shown = {
+        line
+        for block in BLOCKS
+        if block.language in SHELL
+        for line in shell_lines(block)
+        if line.startswith("curl ")
+    }
+    assert shown
+    with served(desk / "runs" / "reviews", "--runtime", "torch") as server:
+        for line in shown:
+            words = shlex.split(line.replace(":8000", f":{server.port}"), comments=True)
+            done = subprocess.run([*words, "-s"], capture_output=True, text=True, check=True)
+            assert json.loads(done.stdout)["predictions"], line
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ _PYTHON = re.compile(r"^```python\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 _FIRST_CELL = "%matplotlib inline"
 _LINK = re.compile(r"\[([^\]]+)\]\((?!https?:)[^)]+\)")
 # How a chapter asks for its material; tests and impatient readers take the other scale.
-FULL_SCALE, SMALL_SCALE = 'scale="full"', 'scale="small"'
+FULL_SCALE = 'scale="full"'
 
 
 @dataclass(frozen=True)
