@@ -66,7 +66,7 @@ and `remedy`. Any other exception is a bug: please report it with its traceback.
 
 def python_page() -> str:
     """Every public name: where it lives, its signature, its contract, what it gives back."""
-    names = [name for name in regraft.__all__ if name != "__version__"]
+    names = sorted((name for name in regraft.__all__ if name != "__version__"), key=_place)
     lines = ["# Python", "", NOTE, ""]
     lines += [
         "Names of the package `regraft`. What is not listed here is not public and may change.",
@@ -84,6 +84,13 @@ def python_page() -> str:
     for name, kind in sorted(given_back.items()):
         lines += [f"### {name}", "", *_paragraphs(kind), "", *_fields(kind), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _place(name: str) -> tuple[int, str]:
+    """What people come for first: functions, then classes, then errors."""
+    value = getattr(regraft, name)
+    is_error = inspect.isclass(value) and issubclass(value, Exception)
+    return inspect.isclass(value) + is_error, name
 
 
 def files_page() -> str:

@@ -66,9 +66,10 @@ def settings_page() -> str:
     for row in config.read_setting_help():
         if row.key.partition(".")[0] != section:
             section = row.key.partition(".")[0]
-            lines += ["", f"## {section}", "", "| setting | type | default | meaning |"]
-            lines += ["|---|---|---|---|"]
-        lines.append(f"| `{row.key}` | {row.type} | {show.shown(row.default)} | {row.help} |")
+            lines += ["", f"## {section}", "", "| setting | meaning |", "|---|---|"]
+        # Two columns, so that a phone shows both.
+        kind = f"{row.type}; by default {show.shown(row.default)}"
+        lines.append(f"| `{row.key}` | {row.help}<br>*{kind}* |")
     lines += ["", "## Presets", "", "What each changes from the defaults above, for each recipe."]
     for name, recipes in presets.PRESETS.items():
         lines += ["", f"### {name}", "", f"{presets.PRESET_HELP[name]}", ""]
