@@ -131,6 +131,13 @@ def full_comparison(**changes: object) -> Comparison:
             sentence="Your base is worth about 700 labels (95 % interval 520 to 1,010): with 400 "
             "labels it scores as latent, the best other arm, does with 1,100.",
         ),
+        more_worths=(
+            LabelWorth("pretrained:wide", "latent", 400, None, False, "No gain in labels."),
+            LabelWorth(
+                *("embedding", "latent", 400, Interval(1200.0, 900.0, 1200.0), True),
+                "Your base is worth more than 1,200 labels.",
+            ),
+        ),
         smallest_difference=0.019,
         num_text_leaks=12,
         label_doubts=(

@@ -98,12 +98,17 @@ def test_curve_does_not_write_sizes_over_each_other():
     assert all(high / low >= 1.35 for low, high in pairwise(shown))
 
 
+def test_curve_shows_the_best_other_use_of_a_base_if_fine_tuning_is_worth_nothing():
+    worth = LabelWorth("pretrained", "linear", 400, None, False, "No gain found.")
+    axes = figures.curve_figure(full_comparison(worth=worth)).axes[0]
+    assert "more than +1,200 labels" in [text.get_text() for text in axes.texts]
+
+
 def test_curve_tells_what_the_base_is_worth():
     axes = figures.curve_figure(full_comparison()).axes[0]
     assert "+700 labels" in [text.get_text() for text in axes.texts]
-    assert "labels" not in "".join(
-        text.get_text() for text in figures.curve_figure(full_comparison(worth=None)).axes[0].texts
-    )
+    nothing = figures.curve_figure(full_comparison(worth=None, more_worths=())).axes[0]
+    assert "labels" not in "".join(text.get_text() for text in nothing.texts)
 
 
 def test_curve_tells_a_lower_bound_and_stays_inside():
@@ -115,7 +120,7 @@ def test_curve_tells_a_lower_bound_and_stays_inside():
 
 def test_curve_without_a_gain_draws_no_arrow():
     worth = LabelWorth("pretrained", "linear", 400, None, False, "No gain found.")
-    axes = figures.curve_figure(full_comparison(worth=worth)).axes[0]
+    axes = figures.curve_figure(full_comparison(worth=worth, more_worths=())).axes[0]
     assert len(axes.texts) == 11
 
 

@@ -42,6 +42,10 @@ def test_everything_found_is_told():
     for told in (
         "**Your base is worth about 700 labels",
         "| pretrained | 74.2 (70.7 to 77.7) |",
+        "How many labels more than 400 the best arm without a base needs",
+        "| pretrained | 700 | 520 to 1,010 | latent |",
+        "| pretrained:wide | no gain found | \N{EN DASH} | latent |",
+        "| embedding | more than 1,200 | from 900 on | latent |",
         "| pretrained | 6.2 | 1.40 | 2.1 |",
         "| 1,204 | positive | negative | 95 % | Broke on the second day. |",
         "| negative | 790 | 201 | 1,000 |",

@@ -109,6 +109,12 @@ def test_page_leaves_out_sections_that_have_nothing_to_tell():
     check_readable(text)
 
 
+def test_page_tells_the_worth_of_every_use_of_a_base(full_page: str):
+    assert "<td>more than 1,200<small>from 900 on</small></td><td>latent</td>" in full_page
+    alone = to_html(full_comparison(more_worths=()))
+    assert "best arm without a base needs" not in alone
+
+
 def test_page_puts_verdict_and_worth_first(full_page: str):
     assert "<h1>Pre-training helped: 87.4\N{NO-BREAK SPACE}% against" in full_page
     assert full_page.index("<h1>") < full_page.index("worth about 700 labels")

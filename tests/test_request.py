@@ -72,6 +72,10 @@ def test_curve_says_what_the_base_is_worth(curve: Curve) -> None:
     assert worth is not None
     assert (worth.arm, worth.num_labels) == ("pretrained", 8)
     assert worth.sentence.endswith(".")
+    # Every other use of a base has a worth of its own; equal bases have an equal one.
+    others = {one.arm: one for one in curve.comparison.more_worths}
+    assert list(others) == ["pretrained:other", "embedding:other"]
+    assert others["pretrained:other"].extra == worth.extra
 
 
 def test_equal_bases_give_equal_arms(curve: Curve) -> None:

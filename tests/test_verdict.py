@@ -110,6 +110,31 @@ def test_verdict_without_scratch_or_linear() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "reaches"),
+    [
+        ("frozen", "The untouched base with a trained head reaches 82.0%"),
+        ("embedding:news", "Vectors of the untouched base + logistic regression reach 82.0%"),
+    ],
+)
+def test_verdict_on_a_base_that_is_not_fine_tuned(name: str, reaches: str) -> None:
+    # Against scratch it differs in more than its weights: that says nothing of pre-training.
+    others = {"linear": 0.78, "scratch": 0.7}
+    arms = [arm(name, 0.82), *(arm(other, score) for other, score in others.items())]
+    tests = [paired(other, 0.82 - score, first=name) for other, score in others.items()]
+    assert judge(arms, tests) == (
+        "pays",
+        f"{reaches}; it beats TF-IDF + logistic regression (78.0%, +4.0 points [+2.0, +6.0]).",
+    )
+
+
+def test_one_run_of_a_regression_is_not_one_seed_of_many() -> None:
+    arms = [arm("embedding", 0.82, num_seeds=1), arm("linear", 0.78, num_seeds=1)]
+    kind, verdict = judge(arms, [paired("linear", 0.04, first="embedding")])
+    assert kind == "pays"
+    assert "seed" not in verdict
+
+
 @pytest.mark.parametrize("others", [{}, {"frozen": 0.8}, {"frozen": 0.8, "embedding": 0.7}])
 def test_verdict_needs_something_to_beat(others: dict[str, float]) -> None:
     assert judged(others) == (

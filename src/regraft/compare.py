@@ -37,7 +37,7 @@ from regraft.bases import read_base_settings
 from regraft.config import Settings, resolve, settings_to_dict
 from regraft.errors import DataError, RunFolderError
 from regraft.evaluate import cut_share
-from regraft.evidence import REPORT_NAME, Comparison, LabelWorth
+from regraft.evidence import REPORT_NAME, Comparison, LabelWorth, uses_base
 from regraft.finetune import load_splits, start_from_base
 from regraft.presets import ARMS, DEFAULT_ARMS
 from regraft.request import (
@@ -356,9 +356,11 @@ def _comparison(
                 )
         return runs
 
-    # The base arm comes first in the tests, wherever it was named.
+    # The base arm comes first in the tests, wherever it was named; if no base is fine-tuned, an
+    # arm that uses one otherwise.
     names = sorted(
-        stage.arms, key=lambda name: (stage.arms[name].kind != "pretrained", ":" in name)
+        stage.arms,
+        key=lambda name: (stage.arms[name].kind != "pretrained", not uses_base(name), ":" in name),
     )
     sizes = sorted({cell.num_labels for cell in trained})
     curve = tuple(
@@ -385,6 +387,7 @@ def _comparison(
         split("test", opened.examples, labels=task.labels, cut_share=cut_share(test_rows)),
     )
     num_leaks = int(leaks.labelled_N.sum())
+    worths = _worths(names, sizes, lambda *of: correct(runs_of(*of), exam))
     base = task.start.base
     assert base is not None
     return Comparison(
@@ -415,7 +418,8 @@ def _comparison(
             *split_warnings(splits),
         ),
         curve=curve,
-        worth=_worth(names[0], stage.arms, sizes, lambda *of: correct(runs_of(*of), exam)),
+        worth=next(iter(worths), None),
+        more_worths=worths[1:],
         smallest_difference=max((test.smallest_difference or 0.0 for test in tests), default=None),
         num_text_leaks=None if leaks.text_N is None else int(leaks.text_N.sum()),
         label_doubts=doubts(
@@ -427,17 +431,17 @@ def _comparison(
     )
 
 
-def _worth(
-    name: str,
-    arms: Mapping[str, Arm],
+def _worths(
+    names: Sequence[str],
     sizes: Sequence[int],
     correct_of: Callable[[str, int], NDArray[np.bool_]],
-) -> LabelWorth | None:
-    """What the base arm is worth in labels; None without one, or without a curve."""
-    if arms[name].kind != "pretrained" or len(sizes) < 2:
-        return None
-    curves = {each: {size: correct_of(each, size) for size in sizes} for each in arms}
-    return worth_in_labels(curves, arm=name)
+) -> tuple[LabelWorth, ...]:
+    """What every arm that uses a base is worth in labels, in this order; none without a curve."""
+    if len(sizes) < 2:
+        return ()
+    curves = {name: {size: correct_of(name, size) for size in sizes} for name in names}
+    found = (worth_in_labels(curves, arm=name) for name in names if uses_base(name))
+    return tuple(worth for worth in found if worth is not None)
 
 
 def _description(arm: Arm, request: Request) -> str:

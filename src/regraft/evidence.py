@@ -29,6 +29,11 @@ VerdictKind = Literal[
 ]
 
 
+def kind_of(arm: str) -> str:
+    """What an arm is, whatever base it is made with."""
+    return arm.partition(":")[0]
+
+
 def base_name(arm: str) -> str:
     """The name of the base that an arm is made with; empty for the one given first."""
     return arm.partition(":")[2]
@@ -36,7 +41,7 @@ def base_name(arm: str) -> str:
 
 def uses_base(arm: str) -> bool:
     """Is there anything of a pre-trained base in this arm?"""
-    return arm.partition(":")[0] in ("pretrained", "frozen", "embedding")
+    return kind_of(arm) in ("pretrained", "frozen", "embedding")
 
 
 @dataclass(frozen=True)
@@ -192,6 +197,8 @@ class Comparison:
     warnings: tuple[str, ...]
     curve: tuple[CurvePoint, ...] = ()
     worth: LabelWorth | None = None
+    # The same of every other arm that uses a base: another base, or this one used otherwise.
+    more_worths: tuple[LabelWorth, ...] = ()
     # The gap that a test set of this size would show four times in five.
     smallest_difference: float | None = None
     num_text_leaks: int | None = None

@@ -7,7 +7,7 @@ docs/concepts/evidence.md and are tested on simulated comparisons of which the t
 from collections.abc import Sequence
 from typing import Literal
 
-from regraft.evidence import ArmSummary, PairedTest, VerdictKind, base_name, uses_base
+from regraft.evidence import ArmSummary, PairedTest, VerdictKind, base_name, kind_of, uses_base
 
 Outcome = Literal["better", "worse", "unclear"]
 
@@ -21,6 +21,12 @@ _CLAIMS_OF_ONE_SEED: dict[Outcome, str] = {
     "better": "The pre-trained run is better",
     "worse": "The pre-trained run is worse",
     "unclear": "The two runs cannot be told apart",
+}
+# What is said of a base that was not held against scratch.
+_REACHES = {
+    "pretrained": "The pre-trained model reaches",
+    "frozen": "The untouched base with a trained head reaches",
+    "embedding": "Vectors of the untouched base + logistic regression reach",
 }
 _VERBS: dict[Outcome, str] = {
     "better": "beats",
@@ -43,7 +49,7 @@ def judge(arms: Sequence[ArmSummary], tests: Sequence[PairedTest]) -> tuple[Verd
     among the arms that use no base the one counts that the base does worst against.
     """
     by_name = {arm.name: arm for arm in arms}
-    bases = [test.first for test in tests if test.first.partition(":")[0] == "pretrained"]
+    bases = [test.first for test in tests if uses_base(test.first)]
     against = {test.second: test for test in tests if bases and test.first == bases[0]}
     scratch = against.get(_scratch_of(bases[0])) if bases else None
     rival = _strictest(
@@ -55,7 +61,8 @@ def judge(arms: Sequence[ArmSummary], tests: Sequence[PairedTest]) -> tuple[Verd
             "so there is no verdict."
         )
     ours = by_name[bases[0]]
-    others = [test for name, test in against.items() if name.partition(":")[0] == "pretrained"]
+    # Fine-tuned bases among each other; an untouched one is held against other untouched ones.
+    others = [test for name, test in against.items() if kind_of(name) == kind_of(bases[0])]
     told = [test for test in (scratch, rival, *others) if test is not None]
     sentences = [
         "; ".join(_parts(by_name, ours, scratch=scratch, rival=rival, others=others)) + "."
@@ -73,7 +80,7 @@ def outcome(test: PairedTest) -> Outcome:
 
 
 def _kind(ours: ArmSummary, *, scratch: PairedTest | None, rival: PairedTest | None) -> VerdictKind:
-    if ours.num_seeds == 1:
+    if _is_one_seed(ours):
         return "one-seed"
     gain = "better" if scratch is None else outcome(scratch)
     if gain != "better":
@@ -96,9 +103,9 @@ def _parts(
 ) -> list[str]:
     reached = f"{ours.test_accuracy.mean:.1%}"
     if scratch is None:
-        parts = [f"The pre-trained model reaches {reached}"]
+        parts = [f"{_REACHES[kind_of(ours.name)]} {reached}"]
     else:
-        claims = _CLAIMS_OF_ONE_SEED if ours.num_seeds == 1 else _CLAIMS
+        claims = _CLAIMS_OF_ONE_SEED if _is_one_seed(ours) else _CLAIMS
         theirs = f"{by_name[scratch.second].test_accuracy.mean:.1%} from scratch, {_gap(scratch)}"
         parts = [f"{claims[outcome(scratch)]}: {reached} against {theirs}"]
     for test in (rival, *others):
@@ -121,7 +128,7 @@ def _limits(ours: ArmSummary, told: Sequence[PairedTest]) -> list[str]:
             f"With this test set and these seeds, a true gap of less than {100 * largest:.1f} "
             "points is easily missed."
         )
-    if ours.num_seeds == 1:
+    if _is_one_seed(ours):
         limits.append(
             "One seed cannot tell pre-training from the luck of a run: repeat it with three or "
             "more."
@@ -150,13 +157,18 @@ def _scores(arms: Sequence[ArmSummary]) -> dict[str, float]:
     return {arm.name: arm.test_accuracy.mean for arm in arms}
 
 
+def _is_one_seed(ours: ArmSummary) -> bool:
+    """Was its luck not seen? A regression on vectors of an untouched base has none to see."""
+    return ours.num_seeds == 1 and kind_of(ours.name) != "embedding"
+
+
 def _scratch_of(base_arm: str) -> str:
-    """The arm that differs from this one in its random weights alone."""
-    return base_arm.replace("pretrained", "scratch", 1)
+    """The arm that differs from this one in its random weights alone; none for other kinds."""
+    return base_arm.replace("pretrained", "scratch", 1) if kind_of(base_arm) == "pretrained" else ""
 
 
 def _is_rival(name: str) -> bool:
-    return not uses_base(name) and name.partition(":")[0] != "scratch"
+    return not uses_base(name) and kind_of(name) != "scratch"
 
 
 def _gap(test: PairedTest) -> str:

@@ -340,6 +340,8 @@ def show_comparison(comparison: "Comparison", *, report_path: Path) -> None:
     terminal.show_line(f"Verdict: {comparison.verdict}")
     if comparison.worth is not None:
         terminal.show_line(comparison.worth.sentence)
+    for worth in comparison.more_worths:
+        terminal.show_line(f"{worth.arm}: {worth.sentence}")
     terminal.show_line(f"Report: {report_path}")
 
 

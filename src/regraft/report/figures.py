@@ -22,7 +22,7 @@ from regraft.report.drawing import (
     name_axes,
 )
 from regraft.report.palette import CARD, INK, MUTED, Style, arm_styles
-from regraft.report.words import clipped, percent, words_range
+from regraft.report.words import clipped, drawn_worth, percent, words_range
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -114,8 +114,9 @@ def curve_figure(comparison: Comparison) -> "Figure":
     axes.xaxis.set_minor_formatter(NullFormatter())
     name_axes(axes, title="Accuracy on test, %", across="labelled examples")
     draw_lines(axes, lines)
-    if comparison.worth is not None:
-        _draw_worth(axes, comparison.worth, lines={line.name: line for line in lines})
+    shown = drawn_worth(comparison)
+    if shown is not None:
+        _draw_worth(axes, shown, lines={line.name: line for line in lines})
     return figure
 
 

@@ -85,7 +85,15 @@ def _curve(comparison: Comparison, drawn: set[str]) -> list[str]:
         "![Accuracy on test against the number of labels](curve.png)",
         words.curve_note(comparison),
         table(["arm, accuracy in %", *[f"{size:,} labels" for size in sizes]], rows),
+        *_worths(comparison),
     ]
+
+
+def _worths(comparison: Comparison) -> list[str]:
+    if not comparison.more_worths:
+        return []
+    columns = ["arm", "labels more", "95 %", "best rival"]
+    return [f"{words.worths_title(comparison)}:", table(columns, words.worth_rows(comparison))]
 
 
 def _arms(comparison: Comparison) -> list[str]:

@@ -122,7 +122,17 @@ def _curve(comparison: Comparison, figures: "dict[str, Figure]") -> str:
         caption="Accuracy on test in percent, with 95 % intervals",
         styles=arm_styles(arm.name for arm in comparison.arms),
     )
-    return figure(svg, note=words.curve_note(comparison), numbers=numbers)
+    worths = table(
+        ["Arm", "Labels more", "Best rival"],
+        [
+            (name, [Cell(extra, ends), Cell(rival)])
+            for name, extra, ends, rival in words.worth_rows(comparison)
+        ],
+        caption=words.worths_title(comparison),
+        styles=arm_styles(arm.name for arm in comparison.arms),
+    )
+    drawn = figure(svg, note=words.curve_note(comparison), numbers=numbers)
+    return drawn + (worths if comparison.more_worths else "")
 
 
 def _arms(comparison: Comparison) -> str:

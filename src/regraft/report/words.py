@@ -7,7 +7,15 @@ whose value was not found is empty, and left out by whoever tells it.
 import re
 from typing import Any
 
-from regraft.evidence import SIGNIFICANCE, ArmSummary, Comparison, LengthBin, Opening, PairedTest
+from regraft.evidence import (
+    SIGNIFICANCE,
+    ArmSummary,
+    Comparison,
+    LabelWorth,
+    LengthBin,
+    Opening,
+    PairedTest,
+)
 from regraft.metrics import Interval
 
 UNKNOWN = "\N{EN DASH}"
@@ -151,9 +159,48 @@ def curve_note(comparison: Comparison) -> str:
         "the axis; every larger set holds the smaller ones. Bands are 95 % intervals over seeds "
         "and test examples."
     )
-    if comparison.worth is not None and comparison.worth.extra is not None:
-        note += " The arrow is what the base is worth: as many labels more, for the same score."
+    shown = drawn_worth(comparison)
+    if shown is not None:
+        note += f" The arrow is what {shown.arm} is worth: as many labels more, for the same score."
     return note
+
+
+def drawn_worth(comparison: Comparison) -> LabelWorth | None:
+    """The worth that the label curve shows: of the base arm, else of the best other."""
+    found = [worth for worth in _worths(comparison) if worth.extra is not None]
+    if found and found[0] is comparison.worth:
+        return found[0]
+    return max(found, key=lambda worth: worth.extra.mean if worth.extra else 0.0, default=None)
+
+
+def _worths(comparison: Comparison) -> list[LabelWorth]:
+    return [*([comparison.worth] if comparison.worth else []), *comparison.more_worths]
+
+
+def worths_title(comparison: Comparison) -> str:
+    """What the table below the label curve holds."""
+    fewest = comparison.more_worths[0].num_labels if comparison.more_worths else 0
+    return (
+        f"How many labels more than {fewest:,} the best arm without a base needs to score as each "
+        f"arm of a base does with {fewest:,}; every interval stands for itself"
+    )
+
+
+def worth_rows(comparison: Comparison) -> list[tuple[str, str, str, str]]:
+    """(arm, labels, interval, rival), if there is more to tell than the sentence at the top."""
+    if not comparison.more_worths:
+        return []
+    return [(worth.arm, *_worth_in_numbers(worth), worth.rival) for worth in _worths(comparison)]
+
+
+def _worth_in_numbers(worth: LabelWorth) -> tuple[str, str]:
+    if worth.extra is None:
+        return "no gain found", UNKNOWN
+    extra = worth.extra
+    if worth.is_bound:
+        return f"more than {extra.mean:,.0f}", f"from {extra.low:,.0f} on"
+    more = "more than " if worth.is_high_bound else ""
+    return f"{extra.mean:,.0f}", f"{extra.low:,.0f} to {more}{extra.high:,.0f}"
 
 
 def calibration_note(comparison: Comparison) -> str:
