@@ -57,6 +57,16 @@ member is `member.json`, `vocabulary.json` and `member.safetensors`. A compariso
 `report.html`, `report.md`, `report.json` and its figures.
 """
 
+BESIDES = """\
+| written by | content |
+|---|---|
+| `regraft predict --out x.csv` | `text`, `label`, its `probability`, and `p(LABEL)` of each label |
+| `regraft predict --out x.jsonl` | an object a line: the same, with `probabilities` by label |
+| `regraft studio --text` | a csv with `text`, `label`, `use`, `query`, `row`: to be read by `fit` |
+| `regraft compare` | `openings.json` beside its folder: who opened which test file when |
+| `regraft tokenize` | a folder with `store.json`, below, and shards of ids and offsets |
+"""
+
 REFUSALS = """\
 A mistake that you can mend is told in three parts: what is wrong, with its value and place; what
 would be right; what to do. On the command line it is one message on stderr, and the exit code is 2;
@@ -102,6 +112,9 @@ def files_page() -> str:
         "Written file by file, each whole or not there.",
         "",
         WRITTEN,
+        "## Other files",
+        "",
+        BESIDES,
     ]
     for file_name, (module, name) in JSON_FILES.items():
         kind = getattr(importlib.import_module(module), name)
