@@ -125,14 +125,16 @@ def _curve(comparison: Comparison, figures: "dict[str, Figure]") -> str:
     worths = table(
         ["Arm", "Labels more", "Best rival"],
         [
-            (name, [Cell(extra, ends), Cell(rival)])
+            (name, [Cell(extra, "" if ends == words.UNKNOWN else ends), Cell(rival)])
             for name, extra, ends, rival in words.worth_rows(comparison)
         ],
         caption=words.worths_title(comparison),
         styles=arm_styles(arm.name for arm in comparison.arms),
     )
     drawn = figure(svg, note=words.curve_note(comparison), numbers=numbers)
-    return drawn + (worths if comparison.more_worths else "")
+    if not comparison.more_worths:
+        return drawn
+    return drawn + paragraph(f"{words.worths_title(comparison)}.", css_class="note") + worths
 
 
 def _arms(comparison: Comparison) -> str:
