@@ -9,7 +9,6 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browsers import PATIENCE, chromium
 from conftest import make_examples
 from random_runs import LABELS, write_run
 from studios import documents, open_session, running
@@ -32,29 +32,11 @@ REVIEW = (
 )
 
 
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-# A busy machine is slow, and slow is not wrong.
-PATIENCE = 120_000
-
-
-def _executable() -> str | None:
-    return os.environ.get("REGRAFT_CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
-
-
 # Of the module: while it lives, an event loop runs, which tests of other modules cannot have.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """The browser that is installed here, driven by Playwright."""
-    playwright = pytest.importorskip(
-        "playwright.sync_api", reason="Playwright is not installed: pip install -e '.[dev]'"
-    )
-    executable = _executable()
-    if executable is None:
-        pytest.skip("no Chromium is found: install the package chromium, or set REGRAFT_CHROMIUM")
-    with playwright.sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=executable, timeout=PATIENCE)
+    with chromium() as found:
         yield found
-        found.close()
 
 
 @pytest.fixture
