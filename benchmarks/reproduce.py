@@ -6,8 +6,10 @@ that serves several numbers is run once. Commands that take more than a few minu
 
     .venv/bin/python benchmarks/reproduce.py [--all] [--only NAME] [--work DIR]
 
-An entry with `report` instead of `command` is a comparison, repeated by `regraft compare --from`:
-every arm must score within the interval that the report gave it. Cost: a minute, or an hour.
+An entry of `reports` is a comparison. One with a `command` is made anew, from its text on, and each
+arm and number of labels in the table that the command writes must lie within the interval that the
+report gave it. One without is repeated by `regraft compare --from`, which needs its very files.
+Cost: minutes, or hours with --all.
 """
 
 import argparse
@@ -111,12 +113,27 @@ def check_numbers(numbers: list[Published], *, work: Path) -> Iterator[Checked]:
 def check_report(entry: dict[str, Any], *, work: Path) -> Iterator[Checked]:
     """Repeat a comparison, and hold every arm against its own interval."""
     published = json.loads((ROOT / entry["report"]).read_text(encoding="utf-8"))
+    if "command" in entry:
+        yield from _check_curve(entry, published["curve"], work=work)
+        return
     out = f"{{work}}/{entry['name']}"
     again = output_of(f"regraft compare --from {entry['report']} --out {out} --json", work=work)
     for arm in published["arms"]:
         score = arm["test_accuracy"]
         found = dig(again, f"arms.{arm['name']}.test_accuracy.mean")
         yield Checked(f"{entry['name']}: {arm['name']}", found, score["low"], score["high"])
+
+
+def _check_curve(
+    entry: dict[str, Any], curve: list[dict[str, Any]], *, work: Path
+) -> Iterator[Checked]:
+    rows = output_of(entry["command"], work=work)["rows"]
+    for point in curve:
+        found = rows.get(point["arm"], {}).get(str(point["num_labels"]))
+        if found is not None:
+            name = f"{entry['name']}: {point['arm']}, {point['num_labels']:,} labels"
+            score = point["accuracy"]
+            yield Checked(name, found["value"], score["low"], score["high"])
 
 
 def main() -> None:

@@ -73,3 +73,18 @@ def test_report_is_held_against_its_own_intervals(
     (checked,) = reproduce.check_report(entry, work=tmp_path)
     assert (checked.name, checked.is_inside) == ("books: linear", False)
     assert asked == [f"regraft compare --from {path} --out {{work}}/books --json"]
+
+
+def test_report_that_is_made_anew_is_held_against_its_curve(
+    reproduce: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    score = {"mean": 0.8, "low": 0.7, "high": 0.9}
+    curve = [{"arm": arm, "num_labels": 100, "accuracy": score} for arm in ("linear", "cnn")]
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps({"curve": curve}))
+    rows = {"linear": {"100": {"value": 0.69}, "400": {"value": 0.9}}}
+    monkeypatch.setattr(reproduce, "output_of", lambda command, *, work: {"rows": rows})
+    entry = {"name": "books", "report": str(path), "minutes": 1, "command": "python made.py"}
+    # What the command does not make, and what the report does not tell, is left alone.
+    (checked,) = reproduce.check_report(entry, work=tmp_path)
+    assert (checked.name, checked.is_inside) == ("books: linear, 100 labels", False)
