@@ -56,8 +56,8 @@ CORPUS = "imdb-25k"
 TEST_SHARE = 0.2
 BLENDS = {
     "blend of linear and latent": ("linear", "latent"),
-    "blend of linear and features": ("linear", "features"),
-    "blend, as fit": ("linear", "latent", "features"),
+    "blend of all three": ("linear", "latent", "features"),
+    "blend, as fit": ("linear", "features"),
 }
 ROWS = ("linear", "latent", "features of one base", "features", *BLENDS)
 

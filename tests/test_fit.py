@@ -77,6 +77,9 @@ def test_folder_holds_bases_members_and_no_pickle(fitted):
     assert (result.num_train, result.num_valid, result.num_documents) == (60, 0, 360)
     assert sum(result.weights.values()) == pytest.approx(1)
     assert result.scores.keys() == {"blend", "linear", "latent", "features"}
+    # Judged, so that it can be beaten, but not heard.
+    assert result.weights["latent"] == 0
+    assert load_fitted(out).speakers == ["linear", "features"]
 
 
 def test_loaded_classifier_says_what_the_members_say_by_weight(fitted, files):
@@ -151,6 +154,7 @@ def test_text_too_short_for_bases_leaves_the_shallow_members(files, settings, tm
         [words], train=train, out=tmp_path / "run", settings=settings, minutes=1, progress=said
     )
     assert result.scores.keys() == {"blend", "linear", "latent"}
+    assert result.weights["latent"] > 0
     assert (result.num_bases, result.passes) == (0, 0.0)
     assert any("Going on without one" in message for message in said.messages)
     assert load_fitted(tmp_path / "run").predict(["a good film"]).tolist() == ["good"]

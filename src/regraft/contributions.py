@@ -78,9 +78,9 @@ def contributions(
     """
     num_classes = len(fitted.labels)
     words_WC, rest_C = np.zeros((len(spans), num_classes)), np.zeros(num_classes)
-    for name, member in fitted.members.items():
+    for name in fitted.speakers:
         weight = fitted.weights[name] / fitted.temperature
-        for parts in _parts(fitted, member, text):
+        for parts in _parts(fitted, fitted.members[name], text):
             found_WC, found_C = spread_over_words(
                 parts.values_OC, starts_N=parts.starts_O, stops_N=parts.stops_O, spans=spans
             )

@@ -88,15 +88,25 @@ class FittedClassifier:
         """N x C calibrated probabilities."""
         if not texts:
             return np.zeros((0, len(self.labels)))
-        chances = self.member_probabilities(texts, progress=progress)
+        chances = self.member_probabilities(texts, names=self.speakers, progress=progress)
         return self.blended(chances)
 
+    @property
+    def speakers(self) -> list[str]:
+        """The members whose word counts at all."""
+        return [name for name in self.members if self.weights[name] > 0]
+
     def member_probabilities(
-        self, texts: Sequence[str], *, progress: Progress = SILENT
+        self,
+        texts: Sequence[str],
+        *,
+        names: Sequence[str] | None = None,
+        progress: Progress = SILENT,
     ) -> dict[str, NDArray[np.float64]]:
-        """What each member says by itself."""
+        """What each member, or each of these, says by itself."""
         chances = {}
-        for name, member in self.members.items():
+        for name in self.members if names is None else names:
+            member = self.members[name]
             if isinstance(member, VectorModel):
                 vectors_ND = document_vectors(self.bases, texts, progress=progress)
                 chances[name] = member.vector_probabilities(vectors_ND)
@@ -106,8 +116,8 @@ class FittedClassifier:
 
     def blended(self, chances: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
         """What all members say together, given what each says."""
-        weights_M = np.array([self.weights[name] for name in chances])
-        chances_MNC = np.stack(list(chances.values()))
+        weights_M = np.array([self.weights[name] for name in self.speakers])
+        chances_MNC = np.stack([chances[name] for name in self.speakers])
         mixed_NC: NDArray[np.float64] = blended(
             chances_MNC, weights_M, temperature=self.temperature
         )
