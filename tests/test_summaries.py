@@ -3,7 +3,7 @@
 import dataclasses
 
 import numpy as np
-from test_compare import arm
+from test_verdict import arm
 
 from regraft.arms import Cell
 from regraft.evidence import CurvePoint
