@@ -199,6 +199,7 @@ def draw(rows: dict[str, Any], *, path: Path) -> None:
 
     matplotlib.use("agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import MultipleLocator
 
     figure, axes = pyplot.subplots(figsize=(8, 4.6), layout="constrained")
     styles = {
@@ -223,6 +224,7 @@ def draw(rows: dict[str, Any], *, path: Path) -> None:
     axes.set_xscale("log")
     axes.set_xticks(labels, [f"{n:,}" for n in labels])
     axes.minorticks_off()
+    axes.yaxis.set_major_locator(MultipleLocator(0.02))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     axes.set_xlabel("labels")
     axes.set_ylabel("accuracy on test")
