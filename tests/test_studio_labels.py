@@ -9,13 +9,16 @@ from studios import CLASSES, documents, open_session, true_label, word_vectors
 
 from regraft.config import resolve
 from regraft.errors import DataError, DiskFullError
+from regraft.regression import unit_length
 from regraft.serve.limits import RefusedError
 from regraft.studio.labelfile import LabelFile, LabelRecord
 from regraft.studio.labelling import (
     EVALUATION_EVERY,
+    SHOWN_CHARACTERS,
     Session,
     checked_classes,
     share_interval,
+    shortened,
 )
 from regraft.studio.queries import any_open, least_like, least_sure
 from regraft.text import load_examples
@@ -227,6 +230,36 @@ def test_undo_shows_the_text_again_and_takes_back_what_was_learned(path):
     assert session.state()["num_labelled"] == 6
     assert all(point["num"] <= 5 for point in session.state()["curve"])
     session.close()
+
+
+def test_who_labels_faster_than_we_learn_is_shown_what_was_learned_so_far(path):
+    session = open_session(path)
+    session._vectors_ND = unit_length(word_vectors([one.text for one in documents()]))
+    for _ in range(8):
+        label_next(session)
+    session._learn(session._records("train")[:4])
+    assert session.state()["num_learned"] == 4
+    assert label_next(session)["query"] == "uncertainty"
+    session.close()
+
+
+def test_what_a_label_taught_is_forgotten_with_it(path):
+    session = open_session(path)
+    session.start()
+    for _ in range(6):
+        label_next(session)
+    wait_until(lambda: session.state()["num_learned"] == 5)
+    learned = session._chances_NC
+    assert session.undo()
+    wait_until(lambda: session.state()["num_learned"] == 4)
+    assert not np.array_equal(session._chances_NC, learned)
+    session.close()
+
+
+def test_last_labels_show_the_beginning_of_long_texts():
+    assert shortened("a" * SHOWN_CHARACTERS) == "a" * SHOWN_CHARACTERS
+    assert shortened("a " * SHOWN_CHARACTERS).endswith("a…")
+    assert len(shortened("a" * 1_000)) == SHOWN_CHARACTERS
 
 
 def test_labels_for_another_text_or_class_are_refused(path):

@@ -150,6 +150,16 @@ def test_a_long_curve_comes_in_parts(tmp_path, monkeypatch):
     assert found == list(range(1, 8))
 
 
+def test_the_report_of_fit_is_found_in_its_run(folder):
+    (folder / "base" / "report").mkdir()
+    (folder / "base" / "report" / "report.html").write_text("<!doctype html>", encoding="utf-8")
+    rows = rows_by_name(folder)
+    assert set(rows) == {"base", "deep/reviews"}
+    assert rows["base"].has_report
+    assert not rows["deep/reviews"].has_report
+    assert report(folder / "base") == b"<!doctype html>"
+
+
 def test_a_run_without_report_says_so(tmp_path):
     with pytest.raises(RefusedError, match="This run has no report to show"):
         report(tmp_path)

@@ -29,6 +29,7 @@ EVALUATION_EVERY = 4
 MOST_TEXTS = 20_000
 MOST_CLASSES = 9  # a key each
 MOST_CLASS_CHARACTERS = 60
+SHOWN_CHARACTERS = 200  # of each of the last labels
 
 Vectors = Callable[[Sequence[str]], Float[np.ndarray, "N D"]]
 
@@ -116,7 +117,7 @@ class Session:
                 "trouble": self._trouble,
                 "curve": self._curve(),
                 "last": [
-                    {"text": record.text[:200], "label": record.label, "use": record.use}
+                    {"text": shortened(record.text), "label": record.label, "use": record.use}
                     for record in records[-5:][::-1]
                 ],
             }
@@ -205,7 +206,8 @@ class Session:
             self._offer = Offer(number, record.use, record.query)
             num_train = len(self._records("train"))
             self._points = {num: said for num, said in self._points.items() if num <= num_train}
-            self._num_learned = min(self._num_learned, num_train)
+            if self._num_learned > num_train:
+                self._num_learned = 0  # what was learned holds a label that is no more
         self._wake.set()
         return True
 
@@ -295,7 +297,8 @@ class Session:
             if self._records("train")[:num] != list(records):
                 return  # one of them was taken back meanwhile
             self._points[num] = chances_NC.argmax(axis=1)
-            if num == len(self._records("train")):
+            # Not the newest alone: who labels faster than we learn would never see it used.
+            if num >= self._num_learned:
                 self._chances_NC, self._num_learned = chances_NC, num
 
     def _add_labelled_texts(self) -> None:
@@ -327,6 +330,11 @@ def curve_places(num_labels: int) -> list[int]:
     """The newest point first, then those that draw the curve: closer together at its beginning."""
     grid = [*range(2, 20, 2), *range(20, 100, 5), *range(100, 400, 20), *range(400, 20_000, 100)]
     return [num_labels, *(num for num in grid if num < num_labels)]
+
+
+def shortened(text: str) -> str:
+    """As much of a text as a list of the last labels shows."""
+    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1].rstrip() + "…"
 
 
 def checked_classes(names: Sequence[str]) -> tuple[str, ...]:

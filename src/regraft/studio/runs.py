@@ -146,9 +146,15 @@ def curve(run_dir: Path, *, cursor: str = "") -> dict[str, Any]:
     }
 
 
+def page_path(run_dir: Path) -> Path:
+    """Where the report of a comparison lies, or that of `regraft fit`, in a folder of its own."""
+    own = run_dir / "report" / PAGE_NAME
+    return own if own.exists() else run_dir / PAGE_NAME
+
+
 def report(run_dir: Path) -> bytes:
     """The page that a comparison or `regraft fit` left in its folder."""
-    path = run_dir / PAGE_NAME
+    path = page_path(run_dir)
     try:
         if path.stat().st_size <= _MOST_REPORT_BYTES:
             return path.read_bytes()
@@ -176,7 +182,7 @@ def _records(data: bytes) -> Iterator[dict[str, Any]]:
 def _row(path: Path, *, name: str) -> RunRow:
     run_id = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     shown = name.encode("utf-8", "replace").decode()
-    files = [path / file for file in ("run.json", METRICS_NAME, PAGE_NAME)]
+    files = [path / "run.json", path / METRICS_NAME, page_path(path)]
     present = [file for file in files if file.exists()]
     updated = max(file.stat().st_mtime for file in present) if present else path.stat().st_mtime
     more: dict[str, Any] = {

@@ -5,7 +5,7 @@ import { drawBand } from "./plots.js";
 
 const PAUSE = 1500;
 const WHY = {
-  uncertainty: "The model is least sure of this text.",
+  uncertainty: "Of all texts, the model is least sure of this one.",
   diversity: "This text is least like those labelled so far.",
   random: "Drawn at random.",
 };
@@ -58,7 +58,7 @@ function showText() {
   find("label-text").textContent = isThere ? text.text : "All texts are labelled or skipped.";
   for (const button of find("label-buttons").children) button.disabled = !isThere;
   find("label-skip").disabled = !isThere;
-  const guess = isThere && text.guess ? ` It guesses ${text.guess.label} (${(100 * text.guess.probability).toFixed(0)} %).` : "";
+  const guess = isThere && text.guess ? ` The model guesses ${text.guess.label} (${(100 * text.guess.probability).toFixed(0)} %).` : "";
   find("label-why").textContent = !isThere ? ""
     : text.use === "evaluation" ? `Drawn at random, to judge by: nothing is learned from it. Row ${text.row}.`
       : `${WHY[text.query]}${guess} Row ${text.row}.`;
