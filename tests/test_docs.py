@@ -49,6 +49,7 @@ ELSEWHERE = {
     "demo": "test_demo.py",
     "import": "test_bases.py",
     "serve": "test_serve.py",
+    "studio": "test_studio.py",
 }
 
 
@@ -287,7 +288,8 @@ def desk(tmp_path_factory, shared_base, shared_classifier):
     for name in ("corpus.txt.gz", "corpus/a.txt.gz"):
         with gzip.open(folder / name, "wt", encoding="utf-8") as file:
             file.write(documents)
-    for seed, name in enumerate(("train", "labels", "etiquettes", "valid", "test"), start=3):
+    names = ("train", "labels", "etiquettes", "valid", "test", "reviews-labels")
+    for seed, name in enumerate(names, start=3):
         write_examples(folder / f"{name}.csv", 40, seed=seed)
     with (folder / "new.csv").open("w", encoding="utf-8", newline="") as file:
         rows = [[text] for text, _ in make_examples(10, seed=9)]
@@ -296,11 +298,24 @@ def desk(tmp_path_factory, shared_base, shared_classifier):
         shutil.copytree(shared_base, folder / name)
     for name in ("runs/reviews", "runs/best", "runs/tickets", "runs/demo/classifier"):
         shutil.copytree(shared_classifier, folder / name)
+    for seed, name in enumerate(("pairs", "pairs-test"), start=20):
+        rows = [(text, label, label) for text, label in make_examples(40, seed=seed)]
+        with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([("question", "answer", "label"), *rows])
+    columns = ["--text", "question", "--text-pair", "answer"]
+    _learn(folder, "pairs.csv", *columns, out="runs/answers")
     for name in ("tokenizer.json", "runs/tokenizer.json"):
         shutil.copy(shared_base / "tokenizer.json", folder / name)
     command = ["tokenize", "reviews.txt", "--tokenizer", "tokenizer.json", "--out", "tokens"]
     _invoke(command, folder=folder)
     return folder
+
+
+def _learn(folder, train, *more, out):
+    """A classifier on the base of the desk."""
+    small = ["--epochs", "1", "--set", "data.max_length=24"]
+    words = ["finetune", "--base", "runs/base", "--train", train, *more, *small, "--out", out]
+    assert _invoke(words, folder=folder).exit_code == 0
 
 
 def _invoke(words, *, folder, sent=None):

@@ -75,7 +75,9 @@ def _wordpiece() -> tuple[Inner, dict[str, str]]:
     )
     inner.train_from_iterator(TEXTS, trainer)
     inner.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
     # As all-MiniLM's: cut and filled up to the length it was trained with.
     inner.enable_truncation(6)
@@ -230,6 +232,48 @@ def test_rows_are_framed_as_the_base_expects(folders, name):
     assert [row.tolist() for row in rows._ids] == expected
     full = theirs(TEXTS, truncation=False)["input_ids"]
     assert rows.num_cut == sum(len(ids) > 12 for ids in full) > 0
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "roberta"])
+def test_pairs_are_framed_as_the_base_expects(folders, name):
+    theirs = transformers.AutoTokenizer.from_pretrained(folders[name])
+    theirs.backend_tokenizer.no_padding()
+    tokenizer = load_base(folders[name]).tokenizer
+    pairs = [*zip(TEXTS, reversed(TEXTS), strict=True), (TEXTS[0] * 3, "a"), ("a", TEXTS[0] * 3)]
+    rows = ExampleRows(pairs, targets=[0] * len(pairs), tokenizer=tokenizer, data=DataSettings())
+    first, second = (
+        theirs(list(part), add_special_tokens=False) for part in zip(*pairs, strict=True)
+    )
+    before, between, behind = tokenizer.pair_frame
+    assert between
+    assert [row.tolist() for row in rows._ids] == [
+        [*before, *a, *between, *b, *behind]
+        for a, b in zip(first["input_ids"], second["input_ids"], strict=True)
+    ]
+    if name != "bert":  # the files of the others say nothing about pairs
+        assert (before, behind) == (tokenizer.prefix_ids, tokenizer.suffix_ids)
+        return
+    data = DataSettings(max_length=12)
+    rows = ExampleRows(pairs, targets=[0] * len(pairs), tokenizer=tokenizer, data=data)
+    columns = map(list, zip(*pairs, strict=True))
+    expected = theirs(*columns, truncation=True, max_length=12, return_token_type_ids=True)
+    assert [row.tolist() for row in rows._ids] == expected["input_ids"]
+    assert [row.tolist() for row in rows._types] == expected["token_type_ids"]
+
+
+def test_token_types_reach_a_base_that_has_them(folders):
+    for name in ("bert", "modernbert"):
+        backbone = load_base(folders[name]).model.backbone.eval()
+        ids_BT, types_BT = torch.tensor([[5, 6, 7, 8, 9]]), torch.tensor([[0, 0, 1, 1, 1]])
+        real_BT = torch.tensor([[False, True, True, True, True]])
+        with torch.no_grad():
+            plain, typed, left = (
+                backbone(ids_BT, real_BT=real_BT, **types)
+                for types in ({}, {"token_types_BT": types_BT}, {"token_types_BT": types_BT})
+            )
+            alone = backbone(ids_BT[:, 1:], token_types_BT=types_BT[:, 1:])
+        assert torch.equal(plain, typed) == (name == "modernbert")
+        torch.testing.assert_close(left[:, 1:], alone, rtol=1e-4, atol=1e-5)
 
 
 def test_empty_text_is_no_empty_row(folders):

@@ -20,7 +20,7 @@ from regraft.interop.delivery import (
     exported_tokenizer,
     needed,
     new_folder,
-    read_ids,
+    read_row,
     sample_texts,
     special_names,
 )
@@ -107,11 +107,11 @@ def test_tokenizer_adds_what_regraft_adds(run):
     inner = exported_tokenizer(run)
     inner.encode_special_tokens = True
     for text in sample_texts(run, has_special_names=True)[:-1]:
-        assert inner.encode(text).ids[:32] == read_ids(run, text)
+        assert inner.encode(text).ids[:32] == read_row(run, text)[0]
 
 
 def test_samples_are_of_many_lengths_and_one_is_cut(run):
-    lengths = [len(read_ids(run, text)) for text in sample_texts(run, has_special_names=True)]
+    lengths = [len(read_row(run, text)[0]) for text in sample_texts(run, has_special_names=True)]
     assert min(lengths) == 1
     assert lengths[-1] == run.settings.data.max_length
     assert len(run.tokenizer.encode(sample_texts(run, has_special_names=False)[-1])) > lengths[-1]
@@ -130,7 +130,7 @@ def test_special_tokens_have_the_names_of_their_roles(run):
 
 
 def test_other_tokens_are_refused(run):
-    check_ids(run, "dull", read_ids(run, "dull"), made_by="x")
+    check_ids(run, "dull", read_row(run, "dull")[0], made_by="x")
     with pytest.raises(RegraftError, match=r"x reads 'dull' as \[1, 2\] ..., regraft as \[2, "):
         check_ids(run, "dull", [1, 2], made_by="x")
 

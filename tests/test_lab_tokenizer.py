@@ -124,3 +124,13 @@ def test_lab_model_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "sentencepiece.model").mkdir()
     with pytest.raises(DataError, match=r"Cannot read the tokenizer .*sentencepiece\.model: Is a"):
         load_tokenizer(tmp_path)
+
+
+def test_pair_without_a_separator_takes_the_end(lab):
+    tokenizer = load_tokenizer(lab[0])
+    assert tokenizer.separator_id is None
+    end = tokenizer.end_id
+    assert tokenizer.framed_pair([4], [5], max_length=9) == (
+        [tokenizer.start_id, 4, end, 5, end],
+        [0, 0, 0, 1, 1],
+    )

@@ -218,6 +218,27 @@ def test_load_refuses_a_tokenizer_without_special_tokens(tokenizers_by_kind, tmp
         load_tokenizer(path)
 
 
+def test_pair_is_cut_where_it_is_longer(tokenizers_by_kind):
+    tokenizer = tokenizers_by_kind["bpe"]
+    start, separator = tokenizer.start_id, tokenizer.separator_id
+    for num_first, num_second in itertools.product(range(9), range(9)):
+        first, second = [10] * num_first, [20] * num_second
+        for max_length in (8, 9, 14, 30):
+            ids, types = tokenizer.framed_pair(first, second, max_length=max_length)
+            num_kept = ids.count(10), ids.count(20)
+            assert sum(num_kept) == min(num_first + num_second, max_length - 3)
+            assert ids == [
+                *(start, *([10] * num_kept[0]), separator),
+                *(*([20] * num_kept[1]), separator),
+            ]
+            assert types == [0] * (num_kept[0] + 2) + [1] * (num_kept[1] + 1)
+            # Whichever was cut is not the shorter one by more than a token.
+            if num_kept[0] < num_first:
+                assert num_kept[0] >= num_kept[1] - 1
+            if num_kept[1] < num_second:
+                assert num_kept[1] >= num_kept[0] - 1
+
+
 def test_a_forked_child_encodes_without_a_warning(tokenizers_by_kind, tmp_path):
     tokenizers_by_kind["bpe"].save(tmp_path / "tokenizer.json")
     script = """

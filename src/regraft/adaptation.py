@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from regraft.bases import read_base_settings
-from regraft.config import Settings, resolve
+from regraft.config import Settings, refuse_pairs, resolve
 from regraft.errors import ConfigError
 from regraft.pretrain import pretrain
 from regraft.runfolder import RunFolder
@@ -40,6 +40,7 @@ def adapt(
     The rate is that of the base's own training. With `resume` an adaptation goes on.
     """
     check_one_process("--adapt")
+    refuse_pairs(settings.data, who="--adapt")
     RunFolder(Path(out)).check_free(resume=resume)
     before = read_base_settings(Path(base))
     data = settings.data

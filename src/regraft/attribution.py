@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from regraft.classifier import TextClassifier, load_classifier
+from regraft.config import refuse_pairs
 from regraft.contributions import contributions, is_additive
 from regraft.errors import ConfigError, DataError
 from regraft.evaluate import EVALUATION_TOKENS
@@ -75,6 +76,8 @@ class Explainer:
     def __init__(self, classifier: TextClassifier | FittedClassifier) -> None:
         # One that was made by the recipe of `fit` is a blend under scikit-learn's contract.
         self.classifier = getattr(classifier, "fitted_", None) or classifier
+        if isinstance(self.classifier, TextClassifier):
+            refuse_pairs(self.classifier.settings_.data, who="an explanation")
         self.labels = tuple(str(label) for label in classifier.classes_)
 
     @classmethod

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from regraft.config import DataSettings
 from regraft.store import TokenStore
-from regraft.text import Example, Labels
+from regraft.text import Content, Example, Labels
 from regraft.tokenizer import Tokenizer
 
 # A target that counts for nothing: padding.
@@ -122,14 +122,15 @@ class DocumentRows:
 
 
 class ExampleRows:
-    """One labelled text a row, cut to length, with what the tokenizer puts around it.
+    """One labelled text, or one pair, a row, cut to length, with what the tokenizer puts around it.
 
-    With `data.windows`, a longer text goes on in the rows of `windows`, for who predicts.
+    With `data.windows`, a longer text goes on in the rows of `windows`, for who predicts. Texts and
+    pairs do not mix.
     """
 
     def __init__(
         self,
-        texts: Sequence[str],
+        texts: Sequence[Content],
         *,
         targets: Sequence[int] | NDArray[np.int64],
         tokenizer: Tokenizer,
@@ -137,6 +138,21 @@ class ExampleRows:
     ) -> None:
         assert len(texts) == len(targets)
         self._pad_id = tokenizer.pad_id
+        self.targets = np.array(targets, dtype=np.int64)
+        self._types: list[NDArray[np.int64]] | None = None
+        pairs = [text for text in texts if isinstance(text, tuple)]
+        if pairs:
+            self._encode_pairs(pairs, tokenizer=tokenizer, max_length=data.max_length)
+        else:
+            singles = [text for text in texts if isinstance(text, str)]
+            self._encode_texts(singles, tokenizer=tokenizer, data=data)
+        assert len(self._windows) == len(texts), "texts and pairs do not mix"
+        self._ids = [windows[0] for windows in self._windows]
+        self.lengths = np.array([len(ids) for ids in self._ids], dtype=np.int64)
+
+    def _encode_texts(
+        self, texts: Sequence[str], *, tokenizer: Tokenizer, data: DataSettings
+    ) -> None:
         encoded = tokenizer.encode_batch(texts)
         room = data.max_length - tokenizer.num_framing
         most = data.windows or 1
@@ -150,11 +166,20 @@ class ExampleRows:
             ]
             for ids in encoded
         ]
-        self._ids = [windows[0] for windows in self._windows]
-        self.targets = np.array(targets, dtype=np.int64)
         self._is_long = np.array([len(ids) > room for ids in encoded], dtype=np.bool_)
         self._is_cut = np.array([len(ids) > room * most for ids in encoded], dtype=np.bool_)
-        self.lengths = np.array([len(ids) for ids in self._ids], dtype=np.int64)
+
+    def _encode_pairs(
+        self, pairs: Sequence[tuple[str, str]], *, tokenizer: Tokenizer, max_length: int
+    ) -> None:
+        encoded = [tokenizer.encode_batch(texts) for texts in zip(*pairs, strict=True)]
+        both = list(zip(*encoded, strict=True))
+        framed = [tokenizer.framed_pair(*ids, max_length=max_length) for ids in both]
+        self._windows = [[np.array(ids, dtype=np.int64)] for ids, _ in framed]
+        self._types = [np.array(types, dtype=np.int64) for _, types in framed]
+        room = max_length - sum(map(len, tokenizer.pair_frame))
+        sizes = [len(first) + len(second) for first, second in both]
+        self._is_long = self._is_cut = np.array([size > room for size in sizes], dtype=np.bool_)
 
     @property
     def num_long(self) -> int:
@@ -177,6 +202,8 @@ class ExampleRows:
         part = copy.copy(self)
         part._ids = [self._ids[number] for number in numbers]
         part._windows = [self._windows[number] for number in numbers]
+        if self._types is not None:
+            part._types = [self._types[number] for number in numbers]
         part._is_long, part._is_cut = self._is_long[numbers], self._is_cut[numbers]
         part.targets, part.lengths = self.targets[numbers], self.lengths[numbers]
         return part
@@ -184,7 +211,11 @@ class ExampleRows:
     def batch(self, numbers: NDArray[np.int64]) -> Batch:
         """Texts padded to the longest of them, with their classes."""
         ids_BT, real_BT = padded([self._ids[n] for n in numbers], pad_id=self._pad_id)
-        return Batch(ids_BT, real_BT, torch.from_numpy(self.targets[numbers]))
+        types_BT = None
+        if self._types is not None:
+            types_BT, _ = padded([self._types[n] for n in numbers], pad_id=0)
+        targets = torch.from_numpy(self.targets[numbers])
+        return Batch(ids_BT, real_BT, targets, token_types_BT=types_BT)
 
 
 class WindowRows:
@@ -206,7 +237,7 @@ def example_rows(
     examples: Sequence[Example], *, labels: Labels, tokenizer: Tokenizer, data: DataSettings
 ) -> ExampleRows:
     """Rows of labelled examples."""
-    texts = [example.text for example in examples]
+    texts = [example.content for example in examples]
     return ExampleRows(texts, targets=labels.targets(examples), tokenizer=tokenizer, data=data)
 
 

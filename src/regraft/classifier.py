@@ -1,6 +1,6 @@
 """TextClassifier: the recipes `fit` and, with a base, `finetune` under scikit-learn's contract.
 
-Comes in: lists of texts and labels. Goes out: labels and probabilities. `__init__` only stores,
+Comes in: lists of texts or pairs and labels. Goes out: labels, probabilities. `__init__` stores,
 `fit` validates and returns self, learned things end in `_`. The recipes are in fit.py, finetune.py.
 """
 
@@ -27,6 +27,7 @@ from regraft.finetune import (
     examples_fingerprint,
     start_from_base,
     start_from_scratch,
+    texts_of,
     train_classifier,
 )
 from regraft.fit import FitResult, fit_examples
@@ -34,11 +35,14 @@ from regraft.fitted import FittedClassifier, load_fitted, save_fitted
 from regraft.heads import Model
 from regraft.runfolder import BEFORE_RUN_JSON, RunFolder, RunInfo, load_run, read_info
 from regraft.runtime import SILENT, Progress, write_text
-from regraft.text import Example, check_trainable, labels_of, split_examples
+from regraft.text import Content, Example, check_trainable, labels_of, split_examples
 from regraft.tokenizer import Tokenizer
 
 # As a base: no base at all, all weights new.
 SCRATCH = "scratch"
+
+# The column of second texts that a run is told, where the texts came without a file.
+PAIR_COLUMN = "pair"
 
 
 @runtime_checkable
@@ -64,7 +68,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     over the data when fine-tuning. seed: of weights, order and dropout. settings: more of them by
     name, such as {"train.lr": 3e-4}.
 
-    Labels may be strings or numbers; `classes_` holds them as they were given.
+    X is a list of texts or, for fine-tuning, of pairs: tuples of two texts. Labels may be strings
+    or numbers; `classes_` holds them as they were given.
     """
 
     fitted_: FittedClassifier | None
@@ -101,7 +106,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The recipe tells in `result_` what it is worth on texts it was not fitted on; fine-tuning
         holds some out and follows the accuracy on them (`history_`).
         """
-        texts = _checked_texts(X)
+        texts = _checked_contents(X)
         classes, targets = np.unique(np.asarray(list(y)), return_inverse=True)
         if len(texts) != len(targets):
             raise DataError(
@@ -109,13 +114,11 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "Each text needs one label.",
                 remedy="Check X and y.",
             )
-        check_trainable(
-            [Example(text, str(classes[t]), "y", 1) for text, t in zip(texts, targets, strict=True)]
-        )
+        check_trainable([Example("", str(classes[target]), "y", 1) for target in targets])
         # Inside, labels are strings in the order of classes_, so that order survives any type.
         digits = len(str(len(classes)))
         examples = [
-            Example(text, label=f"{target:0{digits}d}", source="X", row=row)
+            _example(text, label=f"{target:0{digits}d}", row=row)
             for row, (text, target) in enumerate(zip(texts, targets, strict=True), start=1)
         ]
         if self.base is None:
@@ -132,7 +135,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 remedy="Leave unlabelled away, or take base=None for the whole recipe.",
             )
         train_examples, valid_examples = _held_out(examples, seed=self.seed)
-        start = self._start(texts, progress=progress)
+        start = self._start(examples, progress=progress)
         labels = labels_of(examples)
         tokenizer, data = start.tokenizer, start.settings.data
         model, _ = start.build_model(num_classes=len(classes), seed=self.seed)
@@ -162,9 +165,10 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> NDArray[np.float64]:
         """N x C probabilities; columns are `classes_`."""
         check_is_fitted(self, "classes_")
-        texts = _checked_texts(X)
         if self.fitted_ is not None:
-            return self.fitted_.predict_proba(texts, progress=progress)
+            return self.fitted_.predict_proba(_checked_texts(X), progress=progress)
+        texts = _checked_contents(X)
+        _check_kind(texts, reads_pairs=self.settings_.data.pair_column is not None)
         if not texts:
             return np.zeros((0, len(self.classes_)))
         rows = ExampleRows(
@@ -247,6 +251,12 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         unlabelled: Sequence[str],
         progress: Progress,
     ) -> "TextClassifier":
+        if any(example.pair is not None for example in examples):
+            raise ConfigError(
+                "X holds pairs, and the recipe reads single texts.",
+                "Pairs of texts are for fine-tuning.",
+                remedy='Give a base to fine-tune, such as base="scratch".',
+            )
         unread = {"preset": self.preset, "size": self.size, "epochs": self.epochs}
         given = [name for name, value in unread.items() if value is not None]
         if given:
@@ -288,7 +298,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.fingerprints_ = fitted.info.fingerprints
         return self
 
-    def _start(self, texts: Sequence[str], *, progress: Progress) -> Start:
+    def _start(self, examples: Sequence[Example], *, progress: Progress) -> Start:
         assert self.base is not None, "the recipe has no start"
         base = None if self.base == SCRATCH else Path(self.base)
         if self.size is not None and base is not None:
@@ -296,9 +306,12 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"size={self.size!r} cannot change the shape of the base {self.base}.",
                 remedy='Leave size away, or start anew with base="scratch".',
             )
+        # Who loads the run later has to know that it reads pairs, and where they stand in a file.
+        has_pairs = any(example.pair is not None for example in examples)
         overrides = {
             "train.seed": self.seed,
             "train.epochs": self.epochs,
+            **({"data.pair_column": PAIR_COLUMN} if has_pairs else {}),
             **(self.settings or {}),
         }
         settings = resolve(
@@ -308,8 +321,14 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             overrides=overrides,
             base=None if base is None else read_base_settings(base),
         )
+        if settings.data.pair_column is not None and not has_pairs:
+            raise ConfigError(
+                f"data.pair_column is {settings.data.pair_column!r}, and X holds single texts.",
+                remedy="Give tuples of two texts, or leave the setting away.",
+            )
         if base is not None:
             return start_from_base(base, settings=settings)
+        texts = texts_of(examples)
         return start_from_scratch(texts, settings=settings, tokenizer_path=None, progress=progress)
 
     def _learned(
@@ -330,8 +349,41 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
 
+def _example(content: Content, *, label: str, row: int) -> Example:
+    text, pair = content if isinstance(content, tuple) else (content, None)
+    return Example(text, label, "X", row, pair)
+
+
 def _write_texts(path: Path, texts: Sequence[str]) -> None:
     write_text(path, "".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+
+def _checked_contents(X: Iterable[object]) -> list[Content]:
+    """Texts, or pairs of them if the first is one."""
+    items = X if isinstance(X, str) else list(X)
+    if isinstance(items, str) or not items or not isinstance(items[0], tuple | list):
+        return list(_checked_texts(items))
+    pairs: list[Content] = []
+    for row, item in enumerate(items, start=1):
+        texts = tuple(item) if isinstance(item, tuple | list) else (item,)
+        if len(texts) != 2 or not all(isinstance(text, str) and text.strip() for text in texts):
+            raise DataError(
+                f"Pair {row} is {item!r:.60}.",
+                "A pair is a tuple of two texts, neither of them empty.",
+                remedy="Mend or remove it; texts and pairs do not mix.",
+            )
+        pairs.append((texts[0], texts[1]))
+    return pairs
+
+
+def _check_kind(contents: Sequence[Content], *, reads_pairs: bool) -> None:
+    """Refuse pairs where single texts were learned, and the reverse."""
+    if contents and isinstance(contents[0], tuple) != reads_pairs:
+        learned, given = ("pairs", "single texts") if reads_pairs else ("single texts", "pairs")
+        raise DataError(
+            f"X holds {given}, and this classifier learned {learned}.",
+            remedy="Give it what it was fitted on.",
+        )
 
 
 def _checked_texts(X: Iterable[object]) -> list[str]:

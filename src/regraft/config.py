@@ -294,6 +294,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         )
     yield from _objective_contradictions(settings)
     yield from _method_contradictions(settings)
+    yield from _task_contradictions(settings)
     if model.size == "auto" and train.minutes is None:
         yield "model.size: auto chooses for a time budget; give train.minutes"
     if settings.data.max_length > model.max_positions:
@@ -352,6 +353,47 @@ def _method_contradictions(settings: Settings) -> Iterator[str]:
             yield f"train.{moving[0]}: has no effect where the base stays (train.{stays})"
 
 
+def _task_contradictions(settings: Settings) -> Iterator[str]:
+    """Of pairs of texts, with what can read them."""
+    data = settings.data
+    if data.pair_column is None:
+        return
+    if data.pair_column == data.text_column:
+        yield f"data.pair_column: {data.pair_column!r} is data.text_column, too"
+    if data.windows is not None:
+        yield "data.windows: reads on in one long text, and data.pair_column makes rows of two"
+    if settings.model.family == "bag":
+        yield (
+            "data.pair_column: the bag family adds up the words of both texts and cannot tell them "
+            "apart; take a base of another preset"
+        )
+
+
+def refuse_pairs(data: DataSettings, *, who: str) -> None:
+    """Refuse a task about two texts, for whoever reads one."""
+    if data.pair_column is not None:
+        raise ConfigError(
+            f"data.pair_column is {data.pair_column!r}, and {who} reads single texts.",
+            "Pairs of texts are for `regraft finetune`, `evaluate`, `predict` and `export`.",
+            remedy="Use one of these, or leave the second text away.",
+        )
+
+
+def check_same_task(data: DataSettings, *, learned: DataSettings, run: str) -> None:
+    """Refuse to ask a run, by its name, about pairs if it learned single texts; and the reverse."""
+    if (data.pair_column is None) == (learned.pair_column is None):
+        return
+    if learned.pair_column is None:
+        raise ConfigError(
+            f"{run} learned single texts, and --text-pair is {data.pair_column!r}.",
+            remedy="Leave --text-pair away, or fine-tune on pairs.",
+        )
+    raise ConfigError(
+        f"{run} learned pairs of texts, and data.pair_column is off.",
+        remedy="Name the column of the second text.",
+    )
+
+
 # What keeps the weights of the base as they are, and the methods that would move them.
 _BASE_STAYS = {
     "freeze_base": (
@@ -388,6 +430,8 @@ def _without_effect(settings: Settings, *, carried: Mapping[str, Any]) -> Iterat
             yield f"train.{name}: {value} has no effect on pre-training; leave it for fine-tuning"
     if settings.data.windows is not None:
         yield "data.windows: pre-training reads all text anyway; leave it for fine-tuning"
+    if settings.data.pair_column is not None:
+        yield "data.pair_column: pre-training reads single texts; leave it for fine-tuning"
     if settings.head.pooling == "attention":
         yield "head.pooling: attention is learned with labels; leave it for fine-tuning"
     kind = settings.objective.kind

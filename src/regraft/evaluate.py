@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from regraft.batches import ExampleRows, Rows, budget_batches, example_rows
-from regraft.config import DataSettings
+from regraft.config import DataSettings, check_same_task
 from regraft.corruption import Moment
 from regraft.heads import Model, Pooling, pool
 from regraft.metrics import (
@@ -28,7 +28,7 @@ from regraft.metrics import (
     softmax,
 )
 from regraft.model import Backbone
-from regraft.objectives import TOKEN_LOSS, Objective, Reading
+from regraft.objectives import TOKEN_LOSS, Objective, Reading, class_scores
 from regraft.runfolder import load_run
 from regraft.runtime import SILENT, Progress
 from regraft.text import Labels, check_labels_known, load_examples
@@ -75,7 +75,7 @@ def class_probabilities(
     parts, places = [], []
     for numbers in _batches(rows.lengths):
         batch = rows.batch(numbers).to(device)
-        scores_BC = model(batch.ids_BT, real_BT=batch.real_BT)
+        scores_BC = class_scores(model, batch)
         # Off the device first: MPS has no double precision.
         parts.append(scores_BC.cpu().double().softmax(dim=1).numpy())
         places.append(numbers)
@@ -166,7 +166,9 @@ def evaluate(
     """A saved classifier on a labelled file; columns and encoding as at training unless given."""
     run = load_run(Path(run_dir), kind="classifier")
     labels = Labels(run.info.labels)
-    examples = load_examples(path, data=data or run.settings.data)
+    data = data or run.settings.data
+    check_same_task(data, learned=run.settings.data, run=str(run_dir))
+    examples = load_examples(path, data=data)
     check_labels_known(examples, labels)
     rows = example_rows(examples, labels=labels, tokenizer=run.tokenizer, data=run.settings.data)
     progress.start("evaluate", total=len(examples))

@@ -142,7 +142,7 @@ def _finetune(
     else:
         resumed = folder.run_dir / "tokenizer.json" if resume and folder.exists else None
         path = resumed or (None if tokenizer_path is None else Path(tokenizer_path))
-        texts = [example.text for example in train_examples]
+        texts = texts_of(train_examples)
         start = start_from_scratch(texts, settings=settings, tokenizer_path=path, progress=progress)
     settings = start.settings
 
@@ -236,9 +236,16 @@ def load_splits(
     return train_examples, valid_examples
 
 
+def texts_of(examples: Sequence[Example]) -> list[str]:
+    """All texts, of pairs both: what a vocabulary is learned from."""
+    pairs = [example.pair for example in examples if example.pair is not None]
+    return [*(example.text for example in examples), *pairs]
+
+
 def examples_fingerprint(examples: Sequence[Example]) -> str:
     """A hash of texts and labels in order."""
-    return fingerprint(part for example in examples for part in (example.text, example.label))
+    parts = ((e.text, e.label) if e.pair is None else (e.text, e.pair, e.label) for e in examples)
+    return fingerprint(part for example in parts for part in example)
 
 
 def train_classifier(

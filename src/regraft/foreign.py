@@ -90,13 +90,17 @@ class ForeignBackbone(Backbone):
         Architectures count positions in many ways, but behind the real tokens no padding can shift
         them: other padding is moved there and back.
         """
-        asked = (segments_BT, token_types_BT, is_causal, cache)
-        assert all(part is None for part in asked), "a foreign backbone reads single texts, whole"
+        asked = (segments_BT, is_causal, cache)
+        assert all(part is None for part in asked), "a foreign backbone reads texts whole"
         real_BT = torch.ones_like(ids_BT, dtype=torch.bool) if real_BT is None else real_BT
+        types = {}
+        if token_types_BT is not None and self._has_token_types:
+            types = {"token_type_ids": token_types_BT}
         if is_right_padded(real_BT):
-            return self._run(ids_BT, real_BT).last_hidden_state
+            return self._run(ids_BT, real_BT, **types).last_hidden_state
         order_BT = (~real_BT).to(torch.int8).argsort(dim=1, stable=True)
-        moved = self._run(ids_BT.gather(1, order_BT), real_BT.gather(1, order_BT))
+        types = {name: part.gather(1, order_BT) for name, part in types.items()}
+        moved = self._run(ids_BT.gather(1, order_BT), real_BT.gather(1, order_BT), **types)
         moved_BTD = moved.last_hidden_state
         back_BT = order_BT.argsort(dim=1)
         return moved_BTD.gather(1, back_BT.unsqueeze(2).expand_as(moved_BTD))
@@ -124,7 +128,12 @@ class ForeignBackbone(Backbone):
             )
         return torch.stack(weights)
 
-    def _run(self, ids_BT: Tensor, real_BT: Tensor, **more: bool) -> Any:
+    @property
+    def _has_token_types(self) -> bool:
+        """Does it tell two texts apart by types, as BERT does? RoBERTa has a table of one."""
+        return int(getattr(self.inner.config, "type_vocab_size", None) or 0) > 1
+
+    def _run(self, ids_BT: Tensor, real_BT: Tensor, **more: bool | Tensor) -> Any:
         return self.inner(input_ids=ids_BT, attention_mask=real_BT.long(), **more)
 
 

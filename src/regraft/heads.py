@@ -262,10 +262,14 @@ class Model(nn.Module):
         self.head = head
 
     def forward(
-        self, ids_BT: Int[Tensor, "B T"], *, real_BT: Bool[Tensor, "B T"] | None = None
+        self,
+        ids_BT: Int[Tensor, "B T"],
+        *,
+        real_BT: Bool[Tensor, "B T"] | None = None,
+        token_types_BT: Int[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "*scores"]:
         real_BT = torch.ones_like(ids_BT, dtype=torch.bool) if real_BT is None else real_BT
-        hidden_BTD = self.backbone(ids_BT, real_BT=real_BT)
+        hidden_BTD = self.backbone(ids_BT, real_BT=real_BT, token_types_BT=token_types_BT)
         embedding_VD = self.backbone.embedding.weight
         scores: Tensor = self.head(hidden_BTD, real_BT=real_BT, embedding_VD=embedding_VD)
         return scores

@@ -5,6 +5,7 @@ micro-batches, padding and masking cannot change the result. A new objective doe
 loop; docs/concepts/objectives.md names what it does touch.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
@@ -57,7 +58,11 @@ Objective = Callable[[Model, Batch, Moment], LossSum]
 def causal(model: Model, batch: Batch, moment: Moment) -> LossSum:
     """Predict the next token from those before it (the lab's objective)."""
     hidden_BTD = model.backbone(
-        batch.ids_BT, real_BT=batch.real_BT, segments_BT=batch.segments_BT, is_causal=True
+        batch.ids_BT,
+        real_BT=batch.real_BT,
+        segments_BT=batch.segments_BT,
+        token_types_BT=batch.token_types_BT,
+        is_causal=True,
     )
     return _token_loss(model, hidden_BTD, batch.targets)
 
@@ -67,7 +72,12 @@ def masked(corruption: Corruption) -> Objective:
 
     def objective(model: Model, batch: Batch, moment: Moment) -> LossSum:
         ids_BT, targets_BT = corruption.hide(batch.ids_BT, real_BT=batch.real_BT, moment=moment)
-        hidden_BTD = model.backbone(ids_BT, real_BT=batch.real_BT, segments_BT=batch.segments_BT)
+        hidden_BTD = model.backbone(
+            ids_BT,
+            real_BT=batch.real_BT,
+            segments_BT=batch.segments_BT,
+            token_types_BT=batch.token_types_BT,
+        )
         return _token_loss(model, hidden_BTD, targets_BT)
 
     return objective
@@ -239,14 +249,22 @@ def classify(
                 label_smoothing=label_smoothing,
             )
 
-        scores_BC = model(batch.ids_BT, real_BT=batch.real_BT)
+        scores_BC = class_scores(model, batch)
         if rdrop is None:
             return LossSum(loss(scores_BC), len(batch.targets))
-        again_BC = model(batch.ids_BT, real_BT=batch.real_BT)
+        again_BC = class_scores(model, batch)
         total = (loss(scores_BC) + loss(again_BC)) / 2
         return LossSum(total + rdrop * disagreement(scores_BC, again_BC), len(batch.targets))
 
     return objective
+
+
+def class_scores(model: Model, batch: Batch) -> Float[Tensor, "B C"]:
+    """What a classifier makes of a batch of texts or pairs."""
+    scores_BC: Tensor = model(
+        batch.ids_BT, real_BT=batch.real_BT, token_types_BT=batch.token_types_BT
+    )
+    return scores_BC
 
 
 def disagreement(one_BC: Float[Tensor, "B C"], other_BC: Float[Tensor, "B C"]) -> Float[Tensor, ""]:
@@ -270,7 +288,8 @@ def read_on(head: LanguageModelHead, *, settings: Settings, tokenizer: Tokenizer
     def objective(model: Model, batch: Batch, moment: Moment) -> LossSum:
         next_BT = F.pad(batch.ids_BT, (0, 1))[:, 1:]
         is_next_BT = F.pad(batch.real_BT, (0, 1))[:, 1:]
-        text = Batch(batch.ids_BT, batch.real_BT, next_BT.masked_fill(~is_next_BT, IGNORED))
+        targets_BT = next_BT.masked_fill(~is_next_BT, IGNORED)
+        text = dataclasses.replace(batch, targets=targets_BT)
         return own(Model(model.backbone, head), text, moment)
 
     return objective

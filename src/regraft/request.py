@@ -13,7 +13,13 @@ from typing import Any, Literal
 
 from regraft.arms import Task
 from regraft.bases import read_base_settings
-from regraft.config import Settings, resolve, settings_from_dict, settings_to_dict
+from regraft.config import (
+    Settings,
+    refuse_pairs,
+    resolve,
+    settings_from_dict,
+    settings_to_dict,
+)
 from regraft.errors import ConfigError, DataError, RunFolderError
 from regraft.evidence import Comparison
 from regraft.seal import file_fingerprint
@@ -79,6 +85,7 @@ def check_request(request: Request, *, jobs: int) -> None:
     if jobs < 1:
         raise ConfigError(f"--jobs is {jobs}.", "It must be 1 or more.", remedy="Use 1 or 2.")
     for settings in request.settings.values():
+        refuse_pairs(settings.data, who="`regraft compare`")
         if settings.train.minutes is not None:
             raise ConfigError(
                 "Arms cannot be compared by the clock: train.minutes is "

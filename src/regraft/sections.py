@@ -176,6 +176,10 @@ class DataSettings(_Section):
     text_column: Annotated[str, Doc("Column (csv, tsv, parquet) or key (jsonl) of the text.")] = (
         "text"
     )
+    pair_column: Annotated[
+        str | None,
+        Doc("Fine-tuning: column or key of a second text; both are read as one row, in order."),
+    ] = None
     label_column: Annotated[str, Doc("Column or key of the label.")] = "label"
     encoding: Annotated[str, Doc("Encoding of text files.")] = "utf-8"
     documents: Annotated[

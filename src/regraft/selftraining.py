@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from regraft.adaptation import check_one_process
 from regraft.batches import ExampleRows
-from regraft.config import Settings
+from regraft.config import Settings, refuse_pairs
 from regraft.errors import ConfigError, DataError
 from regraft.evaluate import class_probabilities
 from regraft.finetune import FinetuneResult, finetune, load_splits
@@ -56,6 +56,7 @@ def self_train(
     again. Valid examples are the same all the time, and never among the texts that are taken.
     """
     check_one_process("--self-train")
+    refuse_pairs(settings.data, who="--self-train")
     if not 0 < confidence < 1:
         raise ConfigError(
             f"The confidence is {confidence:g}.",

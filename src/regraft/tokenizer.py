@@ -104,6 +104,12 @@ class Tokenizer:
         self.prefix_ids, self.suffix_ids = (
             ((self.start_id,), ()) if special_tokens is None else _frame(inner)
         )
+        separator_id = self.end_id if self.separator_id is None else self.separator_id
+        self.pair_frame: tuple[tuple[int, ...], ...] = (
+            ((self.start_id,), (separator_id,), (separator_id,))
+            if special_tokens is None
+            else _pair_frame(inner) or (self.prefix_ids, (separator_id,), self.suffix_ids)
+        )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -174,6 +180,25 @@ class Tokenizer:
         """
         kept = ids[: max_length - self.num_framing]
         return [*self.prefix_ids, *kept, *self.suffix_ids] or [self.start_id]
+
+    def framed_pair(
+        self, first: Sequence[int], second: Sequence[int], *, max_length: int
+    ) -> tuple[list[int], list[int]]:
+        """Two texts as a classifier reads them, and token types: 1 from the second text on.
+
+        `<s> A <sep> B <sep>`, as BERT has it; a tokenizer without `<sep>` takes its end token, one
+        from elsewhere what its file says. Of two that do not fit, the longer one is cut first.
+        """
+        before, between, behind = self.pair_frame
+        room = max_length - sum(map(len, self.pair_frame))
+        # To the token as the library cuts that reads exports: the shorter has half, rounded down.
+        shorter = min(len(first), len(second), room // 2)
+        if len(first) <= len(second):
+            first, second = first[:shorter], second[: room - shorter]
+        else:
+            first, second = first[: room - shorter], second[:shorter]
+        parts = ([*before, *first, *between], [*second, *behind])
+        return [*parts[0], *parts[1]], [0] * len(parts[0]) + [1] * len(parts[1])
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; special ids are skipped."""
@@ -272,6 +297,21 @@ def _frame(inner: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...
     places = [place for place, special in enumerate(encoding.special_tokens_mask) if not special]
     first, stop = (places[0], places[-1] + 1) if places else (len(encoding), len(encoding))
     return tuple(encoding.ids[:first]), tuple(encoding.ids[stop:])
+
+
+def _pair_frame(inner: tokenizers.Tokenizer) -> tuple[tuple[int, ...], ...]:
+    """The special ids that the file puts before, between and behind two texts.
+
+    Empty for one that puts nothing between them, as GPT-2's: it would make one text of two.
+    """
+    encoding = inner.encode("a", "a")
+    first, second = (
+        [place for place, number in enumerate(encoding.sequence_ids) if number == text]
+        for text in (0, 1)
+    )
+    before, behind = encoding.ids[: first[0]], encoding.ids[second[-1] + 1 :]
+    between = encoding.ids[first[-1] + 1 : second[0]]
+    return (tuple(before), tuple(between), tuple(behind)) if between else ()
 
 
 def byte_level(model: models.Model) -> tokenizers.Tokenizer:

@@ -18,6 +18,7 @@ def check(
         typer.Argument(metavar="FILES", help="Splits to look at, together.", show_default=False),
     ],
     text: options.TextColumn = None,
+    text_pair: options.PairColumn = None,
     label: options.LabelColumn = None,
     encoding: options.Encoding = None,
     documents: options.Documents = None,
@@ -58,7 +59,12 @@ def check(
         config=config,
         assignments=assignments,
         flags=data_flags(
-            text=text, label=label, encoding=encoding, documents=documents, max_length=max_length
+            text=text,
+            text_pair=text_pair,
+            label=label,
+            encoding=encoding,
+            documents=documents,
+            max_length=max_length,
         ),
     )
     with terminal.progress_on_stderr(quiet=quiet) as progress:

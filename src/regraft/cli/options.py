@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from regraft.assignments import parse_assignments
-from regraft.config import DataSettings, Settings, resolve, setting_help
+from regraft.config import DataSettings, Settings, check_same_task, resolve, setting_help
 from regraft.presets import DEFAULT_PRESET, PRESET_HELP, SIZES, Recipe
 
 
@@ -66,6 +66,7 @@ Assignments = Annotated[
 ]
 
 TextColumn = Annotated[str | None, _setting("data.text_column", "--text", "NAME")]
+PairColumn = Annotated[str | None, _setting("data.pair_column", "--text-pair", "NAME")]
 LabelColumn = Annotated[str | None, _setting("data.label_column", "--label", "NAME")]
 Encoding = Annotated[str | None, _setting("data.encoding", "--encoding", "NAME")]
 Documents = Annotated[
@@ -141,6 +142,7 @@ def settings_from(
 def data_flags(
     *,
     text: str | None = None,
+    text_pair: str | None = None,
     label: str | None = None,
     encoding: str | None = None,
     documents: str | None = None,
@@ -149,6 +151,7 @@ def data_flags(
     """The flags that say how files are read, as settings."""
     return {
         "data.text_column": text,
+        "data.pair_column": text_pair,
         "data.label_column": label,
         "data.encoding": encoding,
         "data.documents": documents,
@@ -161,7 +164,10 @@ def data_of(run: Path, flags: dict[str, Any]) -> DataSettings:
     from regraft.runfolder import read_settings
 
     changes = {key.partition(".")[2]: value for key, value in flags.items() if value is not None}
-    return dataclasses.replace(read_settings(run).data, **changes)
+    learned = read_settings(run).data
+    data = dataclasses.replace(learned, **changes)
+    check_same_task(data, learned=learned, run=str(run))
+    return data
 
 
 def train_flags(

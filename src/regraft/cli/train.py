@@ -194,6 +194,7 @@ def finetune(
     seed: options.Seed = None,
     checkpoint_every: options.CheckpointEvery = None,
     text: options.TextColumn = None,
+    text_pair: options.PairColumn = None,
     label: options.LabelColumn = None,
     encoding: options.Encoding = None,
     config: options.Config = None,
@@ -209,6 +210,8 @@ def finetune(
     Example:
       regraft finetune --base runs/base --train train.csv --valid valid.csv --out runs/reviews
       regraft finetune --base scratch --train train.csv --out runs/scratch --size tiny
+      regraft finetune --base runs/base --train pairs.csv --text question --text-pair answer \\
+        --out runs/answers
       regraft finetune --base runs/base --train train.csv --out runs/more --adapt 5 \\
         --unlabelled reviews.txt --self-train 1
     """
@@ -237,7 +240,7 @@ def finetune(
         assignments=assignments,
         base=base_path,
         flags={
-            **data_flags(text=text, label=label, encoding=encoding),
+            **data_flags(text=text, text_pair=text_pair, label=label, encoding=encoding),
             **train_flags(
                 steps=steps,
                 epochs=epochs,

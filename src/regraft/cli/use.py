@@ -5,13 +5,16 @@ import io
 import json as jsons
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from regraft.cli import options, results, terminal
 from regraft.cli.options import data_flags, data_of
 from regraft.errors import ConfigError
+
+if TYPE_CHECKING:
+    from regraft.text import Document
 
 
 def evaluate(
@@ -20,6 +23,7 @@ def evaluate(
         Path, typer.Argument(metavar="FILE", help="Examples to score on.", show_default=False)
     ],
     text: options.TextColumn = None,
+    text_pair: options.PairColumn = None,
     label: options.LabelColumn = None,
     encoding: options.Encoding = None,
     json: options.Json = False,
@@ -36,7 +40,8 @@ def evaluate(
     from regraft.runfolder import read_info
 
     _check_finetuned(run)
-    data = data_of(run, data_flags(text=text, label=label, encoding=encoding))
+    flags = data_flags(text=text, text_pair=text_pair, label=label, encoding=encoding)
+    data = data_of(run, flags)
     with terminal.progress_on_stderr(quiet=quiet) as progress:
         if read_info(run).kind == "blend":
             evaluation = evaluate_fitted(run, file, data=data, progress=progress)["blend"]
@@ -64,6 +69,7 @@ def predict(
         ),
     ] = None,
     text: options.TextColumn = None,
+    text_pair: options.PairColumn = None,
     encoding: options.Encoding = None,
     documents: options.Documents = None,
     json: options.Json = False,
@@ -81,22 +87,24 @@ def predict(
     from regraft.text import read_documents
 
     _check_finetuned(run)
-    data = data_of(run, data_flags(text=text, encoding=encoding, documents=documents))
-    texts = [item.text for item in read_documents([file], data=data)]
+    flags = data_flags(text=text, text_pair=text_pair, encoding=encoding, documents=documents)
+    data = data_of(run, flags)
+    items = list(read_documents([file], data=data))
     classifier = load_classifier(run)
     labels = [str(label) for label in classifier.classes_]
     with terminal.progress_on_stderr(quiet=quiet) as progress:
+        texts: list[Any] = [item.content for item in items]
         probabilities = classifier.predict_proba(texts, progress=progress).tolist()
     records = [
-        {"text": text, **prediction(labels, row)}
-        for text, row in zip(texts, probabilities, strict=True)
+        {**_texts(item), **prediction(labels, row)}
+        for item, row in zip(items, probabilities, strict=True)
     ]
     written = format or ("jsonl" if out and out.suffix == ".jsonl" else "csv")
     table = (_jsonl if written == "jsonl" else _csv)(records, labels)
     if out is not None:
         write_text(out, table)
         if not quiet:
-            terminal.show_message(f"{len(texts):,} predictions are in {out}.")
+            terminal.show_message(f"{len(items):,} predictions are in {out}.")
     if json:
         terminal.show_json(records)
     elif out is None:
@@ -217,13 +225,18 @@ def _check_pretrained(run: Path, *, task: str) -> None:
     )
 
 
+def _texts(item: "Document") -> dict[str, str]:
+    return {"text": item.text} if item.pair is None else {"text": item.text, "pair": item.pair}
+
+
 def _csv(records: Sequence[dict[str, Any]], labels: Sequence[str]) -> str:
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(["text", "label", "probability", *(f"p({label})" for label in labels)])
+    told = [name for name in ("text", "pair", "label") if not records or name in records[0]]
+    writer.writerow([*told, "probability", *(f"p({label})" for label in labels)])
     for record in records:
         numbers = (record["probability"], *record["probabilities"].values())
-        writer.writerow([record["text"], record["label"], *(f"{p:.6f}" for p in numbers)])
+        writer.writerow([*(record[name] for name in told), *(f"{p:.6f}" for p in numbers)])
     return table.getvalue()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from regraft.config import OF_FINETUNING
-from regraft.interop.delivery import TOLERANCE, Int8Cost, Parity
+from regraft.interop.delivery import TOLERANCE, Int8Cost, Parity, reads_pairs
 from regraft.interop.translation import Translation
 from regraft.metrics import accuracy_interval
 from regraft.runfolder import LoadedRun
@@ -59,7 +59,7 @@ def huggingface_card(
             "",
             "## Use",
             "",
-            *_python(_USES[main.task]),
+            *_python(_PAIR_USE if reads_pairs(run) else _USES[main.task]),
             *_story(run, limits=limits),
             *_parity_lines(parities, other="the loaded export"),
             *_versions(run, others=("transformers",)),
@@ -83,12 +83,12 @@ def onnx_card(run: LoadedRun, *, parity: Parity, name: str, int8: Int8Cost | Non
         *_front_matter(front),
         f"# {name}",
         "",
-        f"{_what(run)} `model.onnx` reads `input_ids` and `attention_mask` of any batch and any "
+        f"{_what(run)} `model.onnx` reads {_inputs_told(run)} of any batch and any "
         f"length up to {run.settings.model.max_positions:,}, and gives `logits`.",
         "",
         "## Use",
         "",
-        *_python(_ONNX_USE + (_ONNX_LABELS if is_classifier else "print(logits.shape)\n")),
+        *_python(_onnx_use(run) + (_ONNX_LABELS if is_classifier else "print(logits.shape)\n")),
         *_story(run, limits=limits),
         *_parity_lines([parity], other="onnxruntime"),
     ]
@@ -162,6 +162,12 @@ scores = model(**tokenizer("What a lovely story.", return_tensors="pt")).logits
 print(scores > 0)  # is the token another one than was written?
 """,
 }
+_PAIR_USE = """\
+from transformers import pipeline
+
+classify = pipeline("text-classification", model=".", truncation=True)
+print(classify([{"text": "Where is the station?", "text_pair": "Behind the church."}]))
+"""
 _ONNX_USE = """\
 import json
 from pathlib import Path
@@ -188,6 +194,25 @@ print([labels[best] for best in logits.argmax(axis=1)])
 """
 
 
+def _inputs_told(run: LoadedRun) -> str:
+    has_types = reads_pairs(run) and run.settings.model.family == "bert"
+    names = ["`input_ids`", *(["`token_type_ids`"] if has_types else []), "`attention_mask`"]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _onnx_use(run: LoadedRun) -> str:
+    if not reads_pairs(run):
+        return _ONNX_USE
+    code = _ONNX_USE.replace(
+        '["What a lovely story.", "A dull book."]',
+        '[("Where is the station?", "Behind the church.")]',
+    )
+    if run.settings.model.family != "bert":
+        return code
+    types = '        "token_type_ids": np.array([row.type_ids for row in rows]),\n'
+    return code.replace('        "attention_mask"', f'{types}        "attention_mask"')
+
+
 def _front_matter(values: Mapping[str, Any]) -> list[str]:
     """JSON is YAML: no name needs quotes of its own."""
     return ["---", *(f"{key}: {json.dumps(value)}" for key, value in values.items()), "---", ""]
@@ -200,7 +225,8 @@ def _what(run: LoadedRun) -> str:
     if run.info.kind == "classifier":
         labels = ", ".join(f"`{label}`" for label in run.info.labels)
         start = "from scratch" if run.info.base is None else "on a pre-trained base"
-        return f"A classifier of texts ({labels}), {family} family, {size}, trained {start}."
+        what = "pairs of texts" if reads_pairs(run) else "texts"
+        return f"A classifier of {what} ({labels}), {family} family, {size}, trained {start}."
     kind = run.settings.objective.kind
     return f"A language model, {family} family, {size}, pre-trained by the objective {kind}."
 
@@ -287,7 +313,10 @@ def _data_told(run: LoadedRun) -> str:
 
 
 def _limits(run: LoadedRun) -> list[str]:
-    limits = [f"It reads the first {run.settings.data.max_length} tokens of a text."]
+    longest = run.settings.data.max_length
+    limits = [f"It reads the first {longest} tokens of a text."]
+    if reads_pairs(run):
+        limits = [f"It reads {longest} tokens of a pair; of a longer one the longer text is cut."]
     if run.info.kind == "classifier":
         limits.append("It knows its labels only, and gives one of them to any text whatever.")
     elif run.info.result.get("beats_unigram") is False:

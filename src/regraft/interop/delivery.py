@@ -9,7 +9,7 @@ import dataclasses
 import importlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from regraft.errors import ConfigError, DiskError, RegraftError
 from regraft.heads import NoHead
 from regraft.runfolder import LoadedRun
 from regraft.runtime import disk_error, sync_folder
+from regraft.text import Content
 
 # The largest difference between a score of ours and the export's.
 TOLERANCE = 1e-4
@@ -39,6 +40,8 @@ _SENTENCES = (
     "No, no, no! 3 stars of 10, and 2 of them for the cover \U0001f600",
     "Книга короткая,\tno 長い本.\n\nThe end",
 )
+# For the first place of a pair; sample texts stand in the second.
+_FIRST = "The first sentence of a pair."
 _SPECIAL_SENTENCE = "In a review, </s> or <mask> or <pad> is text like any other."
 
 
@@ -172,10 +175,25 @@ def sample_texts(run: LoadedRun, *, has_special_names: bool) -> list[str]:
     return [*_SENTENCES, *special, long]
 
 
-def read_ids(run: LoadedRun, text: str) -> list[int]:
-    """The ids that a model of ours reads: start token, then the text, cut to length."""
-    ids = [run.tokenizer.start_id, *run.tokenizer.encode(text)]
-    return ids[: run.settings.data.max_length]
+def reads_pairs(run: LoadedRun) -> bool:
+    """Is it a classifier of pairs of texts?"""
+    return run.info.kind == "classifier" and run.settings.data.pair_column is not None
+
+
+def sample_pairs(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Pairs to compare an export on, of sample texts; the last of these is cut, in either place."""
+    *short, long = filter(None, texts)  # no text of a pair is empty
+    return [*((_FIRST, text) for text in short), (long, _FIRST), (_FIRST, long)]
+
+
+def read_row(run: LoadedRun, content: Content) -> tuple[list[int], list[int]]:
+    """The ids that a model of ours reads, and their types: start token, text or pair, cut."""
+    tokenizer, longest = run.tokenizer, run.settings.data.max_length
+    if isinstance(content, tuple):
+        first, second = (tokenizer.encode(text) for text in content)
+        return tokenizer.framed_pair(first, second, max_length=longest)
+    ids = [tokenizer.start_id, *tokenizer.encode(content)][:longest]
+    return ids, [0] * len(ids)
 
 
 def special_names(run: LoadedRun) -> dict[str, str]:
@@ -196,13 +214,16 @@ def special_names(run: LoadedRun) -> dict[str, str]:
 def exported_tokenizer(run: LoadedRun) -> tokenizers.Tokenizer:
     """The run's tokenizer, which now adds by itself what regraft adds: `<s>` before a text.
 
-    The bert family also reads pairs, as it was pre-trained: `<s> A <sep> B <sep>`.
+    The bert family also reads pairs, as it was pre-trained: `<s> A <sep> B <sep>`. So does any
+    classifier of pairs.
     """
     inner = tokenizers.Tokenizer.from_file(str(run.run_dir / "tokenizer.json"))
     names = special_names(run)
     start, separator = names["bos_token"], names.get("sep_token")
     pair = f"{start} $A $B"
-    if run.settings.model.family == "bert" and separator is not None:
+    if reads_pairs(run):
+        separator = run.tokenizer.tokens(run.tokenizer.pair_frame[1])[0]
+    if reads_pairs(run) or (run.settings.model.family == "bert" and separator is not None):
         pair = f"{start} $A {separator} $B:1 {separator}:1"
     used = [name for name in (start, separator) if name is not None]
     inner.post_processor = processors.TemplateProcessing(
@@ -221,12 +242,12 @@ def first_scores(scores: Float[Tensor, "*shape"]) -> tuple[float, ...]:
     return tuple(last[:_VECTOR_LENGTH].tolist())
 
 
-def check_ids(run: LoadedRun, text: str, ids: list[int], *, made_by: str) -> None:
+def check_ids(run: LoadedRun, content: Content, ids: list[int], *, made_by: str) -> None:
     """Refuse an export that would read other tokens than regraft."""
-    expected = read_ids(run, text)
+    expected, _ = read_row(run, content)
     if ids != expected:
         raise RegraftError(
-            f"{made_by} reads {text[:40]!r} as {ids[:8]} ..., regraft as {expected[:8]} ....",
+            f"{made_by} reads {content!r:.40} as {ids[:8]} ..., regraft as {expected[:8]} ....",
             "An export has to read the same tokens; nothing was written.",
             remedy="Please report this with the tokenizer.json of the run.",
         )

@@ -5,7 +5,7 @@ a model card, and an `ExportResult` that says how far its scores are from ours. 
 which model is translation.py's to know.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from regraft.interop.delivery import (
     first_scores,
     needed,
     new_folder,
+    reads_pairs,
+    sample_pairs,
     sample_texts,
     special_names,
 )
@@ -33,8 +35,6 @@ from regraft.model import is_right_padded, places_in_document
 from regraft.runfolder import LoadedRun, load_run
 from regraft.runtime import SILENT, Progress, write_json, write_text
 
-# A sentence for the first place of a pair; sample texts stand in the second.
-_FIRST = "The first sentence of a pair."
 # Longer samples are compared alone: scores over a large vocabulary fill the memory.
 _LONGEST_IN_BATCH = 64
 
@@ -112,28 +112,33 @@ def _parity(part: Translation, folder: Path, *, run: LoadedRun, transformers: An
     model = auto_class.from_pretrained(folder, local_files_only=True).eval()
     assert type(model).__name__ == part.architecture, "the Auto class chose another one"
     texts = sample_texts(run, has_special_names=part.task != "fill-mask")
-    for text in texts:
-        check_ids(run, text, tokenizer(text, truncation=True)["input_ids"], made_by="transformers")
+    has_pairs = "seq_relationship_logits" in part.outputs or reads_pairs(run)
+    # Each is what the tokenizer is given: a text, or two.
+    samples = sample_pairs(texts) if has_pairs else [(text,) for text in texts]
+    for sample in samples:
+        content = sample if len(sample) == 2 else sample[0]
+        ids = tokenizer(*sample, truncation=True)["input_ids"]
+        check_ids(run, content, ids, made_by="transformers")
 
-    def encoded(texts: list[str], **padding: Any) -> Any:
-        pairs = [[_FIRST] * len(texts), texts] if "seq_relationship_logits" in part.outputs else []
-        return tokenizer(*(pairs or [texts]), truncation=True, return_tensors="pt", **padding)
+    def encoded(samples: Sequence[tuple[str, ...]], **padding: Any) -> Any:
+        columns = [list(column) for column in zip(*samples, strict=True)]
+        return tokenizer(*columns, truncation=True, return_tensors="pt", **padding)
 
-    short = [text for text in texts if len(tokenizer(text)["input_ids"]) <= _LONGEST_IN_BATCH]
+    short = [each for each in samples if len(tokenizer(*each)["input_ids"]) <= _LONGEST_IN_BATCH]
     rows = {
-        "no padding": [encoded([text]) for text in texts],
+        "no padding": [encoded([sample]) for sample in samples],
         "padding on the right": [encoded(short, padding=True, padding_side="right")],
         "padding on the left": [encoded(short, padding=True, padding_side="left")],
     }
-    scores = getattr(model(**encoded(texts[:1])), next(iter(part.outputs)))[0]
+    scores = getattr(model(**encoded(samples[:1])), next(iter(part.outputs)))[0]
     return Parity(
         name=part.architecture,
         differences={
             padding: _largest(_differences(part, model, batch) for batch in batches)
             for padding, batches in rows.items()
         },
-        num_texts=len(texts),
-        text=texts[0],
+        num_texts=len(samples),
+        text=" / ".join(samples[0]),
         vector=first_scores(scores),
     )
 

@@ -20,8 +20,8 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from regraft.batches import ExampleRows, budget_batches, padded
-from regraft.config import DataSettings
+from regraft.batches import Batch, ExampleRows, budget_batches, padded
+from regraft.config import DataSettings, check_same_task
 from regraft.errors import ConfigError
 from regraft.heads import Model, ReplacedHead
 from regraft.interop.card import onnx_card
@@ -36,14 +36,17 @@ from regraft.interop.delivery import (
     first_scores,
     needed,
     new_folder,
+    reads_pairs,
+    sample_pairs,
     sample_texts,
     special_names,
 )
 from regraft.model import Sight, attention_mask, places_in_document
+from regraft.objectives import class_scores
 from regraft.runfolder import LoadedRun, load_run
 from regraft.runtime import SILENT, Progress, write_json, write_text
 from regraft.synthetic import synthetic_reviews
-from regraft.text import Labels, check_labels_known, load_examples
+from regraft.text import Content, Labels, check_labels_known, load_examples
 
 MODEL_NAME, INT8_NAME = "model.onnx", "model.int8.onnx"
 # Made-up texts on which eight bits are compared when no data is given.
@@ -65,20 +68,23 @@ class Traceable(nn.Module):
         self.model = model
 
     def forward(
-        self, ids_BT: Int[Tensor, "B T"], mask_BT: Int[Tensor, "B T"]
+        self,
+        ids_BT: Int[Tensor, "B T"],
+        mask_BT: Int[Tensor, "B T"],
+        types_BT: Int[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "*scores"]:
         backbone = self.model.backbone
         real_BT = mask_BT != 0
         if backbone.settings.family == "bag":
             hidden_BTD = backbone.bag(ids_BT, real_BT=real_BT)
         else:
-            hidden_BTD = self._through_blocks(ids_BT, real_BT)
+            hidden_BTD = self._through_blocks(ids_BT, real_BT, types_BT)
         scores: Tensor = self.model.head(
             hidden_BTD, real_BT=real_BT, embedding_VD=backbone.embedding.weight
         )
         return scores
 
-    def _through_blocks(self, ids_BT: Tensor, real_BT: Tensor) -> Tensor:
+    def _through_blocks(self, ids_BT: Tensor, real_BT: Tensor, types_BT: Tensor | None) -> Tensor:
         backbone = self.model.backbone
         is_modern = backbone.settings.family == "modern"
         places_BT = places_in_document(real_BT)
@@ -87,7 +93,7 @@ class Traceable(nn.Module):
             mask=attention_mask(real_BT, is_causal=backbone.is_causal),
             turns=backbone.rotary_2PK[:, places_BT].unsqueeze(2) if is_modern else None,
         )
-        x_BTD = backbone.embed(ids_BT, places_BT=places_BT)
+        x_BTD = backbone.embed(ids_BT, places_BT=places_BT, token_types_BT=types_BT)
         for block in backbone.blocks:
             x_BTD = block(x_BTD, sight=sight)
         return backbone.final_norm(x_BTD) if is_modern else x_BTD
@@ -114,7 +120,7 @@ def export_onnx(
     texts, targets = _measured_on(run, data_path, data=data)
     with new_folder(Path(out)) as folder:
         progress.start("writing model.onnx", total=None)
-        _write_graph(run.model, folder / MODEL_NAME)
+        _write_graph(run.model, folder / MODEL_NAME, inputs=_inputs(run))
         _write_tokenizer(run, folder / "tokenizer.json")
         progress.finish()
         progress.start("comparing in onnxruntime", total=None)
@@ -136,33 +142,43 @@ def export_onnx(
 
 def _measured_on(
     run: LoadedRun, path: str | Path | None, *, data: DataSettings | None
-) -> tuple[list[str], list[int] | None]:
-    """Texts and their classes; of made-up texts there are none."""
+) -> tuple[list[Content], list[int] | None]:
+    """Texts or pairs and their classes; of made-up ones there are none."""
     if path is None:
-        reviews = synthetic_reviews(num_documents=_NUM_TEXTS, seed=0)
-        return [review.text for review in reviews], None
+        made_up = [review.text for review in synthetic_reviews(num_documents=_NUM_TEXTS, seed=0)]
+        if reads_pairs(run):
+            return list(zip(made_up, reversed(made_up), strict=True)), None
+        return list(made_up), None
     if run.info.kind != "classifier":
         raise ConfigError(
             f"{run.run_dir} holds a language model, which gives no labels to compare with {path}.",
             remedy="Leave --data away: the likeliest tokens are compared on made-up texts.",
         )
     labels = Labels(run.info.labels)
-    examples = load_examples(path, data=data or run.settings.data)
+    data = data or run.settings.data
+    check_same_task(data, learned=run.settings.data, run=str(run.run_dir))
+    examples = load_examples(path, data=data)
     check_labels_known(examples, labels)
-    return [example.text for example in examples], labels.targets(examples).tolist()
+    return [example.content for example in examples], labels.targets(examples).tolist()
 
 
-def _write_graph(model: Model, path: Path) -> None:
-    ids_BT = torch.arange(6).reshape(2, 3)
+def _inputs(run: LoadedRun) -> list[str]:
+    """What the graph reads; where two texts are told apart by types, these, too."""
+    has_types = reads_pairs(run) and run.settings.model.family == "bert"
+    return ["input_ids", "attention_mask", *(["token_type_ids"] if has_types else [])]
+
+
+def _write_graph(model: Model, path: Path, *, inputs: list[str]) -> None:
     mask_BT = torch.tensor([[1, 1, 1], [0, 1, 1]])
+    given = (torch.arange(6).reshape(2, 3), mask_BT, torch.tensor([[0, 0, 1], [0, 0, 1]]))
     sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
     with _quiet():
         program = torch.onnx.export(
             Traceable(model).eval(),
-            (ids_BT, mask_BT),
-            input_names=["input_ids", "attention_mask"],
+            given[: len(inputs)],
+            input_names=inputs,
             output_names=["logits"],
-            dynamic_shapes=(sizes, sizes),
+            dynamic_shapes=(sizes,) * len(inputs),
             dynamo=True,
             verbose=False,
             custom_translation_table={torch.ops.aten.searchsorted.Tensor: _searchsorted},
@@ -226,7 +242,7 @@ def _config(run: LoadedRun, result: ExportResult) -> dict[str, Any]:
     return {
         "kind": run.info.kind,
         "labels": list(run.info.labels),
-        "inputs": ["input_ids", "attention_mask"],
+        "inputs": _inputs(run),
         "outputs": ["logits"],
         "max_length": run.settings.data.max_length,
         "max_positions": run.settings.model.max_positions,
@@ -242,9 +258,13 @@ def _parity(run: LoadedRun, folder: Path) -> Parity:
     tokenizer.encode_special_tokens = True
     session = _Session(folder / MODEL_NAME, run=run)
     texts = sample_texts(run, has_special_names=True)
-    rows = [tokenizer.encode(text).ids for text in texts]
-    for text, ids in zip(texts, rows, strict=True):
-        check_ids(run, text, ids, made_by="the exported tokenizer")
+    samples = sample_pairs(texts) if reads_pairs(run) else [(text,) for text in texts]
+    rows = []
+    for sample in samples:
+        encoding = tokenizer.encode(*sample)
+        content = sample if len(sample) == 2 else sample[0]
+        check_ids(run, content, encoding.ids, made_by="the exported tokenizer")
+        rows.append((encoding.ids, encoding.type_ids))
     alone, together = [[row] for row in rows], [rows[:-1], rows[:2]]
     return Parity(
         name=MODEL_NAME,
@@ -253,35 +273,44 @@ def _parity(run: LoadedRun, folder: Path) -> Parity:
             "padding on the right": _largest(run, session, together, pads_left=False),
             "padding on the left": _largest(run, session, together, pads_left=True),
         },
-        num_texts=len(texts),
-        text=texts[0],
-        vector=first_scores(torch.from_numpy(session.scores(*_batch(run, rows[:1])))[0]),
+        num_texts=len(samples),
+        text=" / ".join(samples[0]),
+        vector=first_scores(torch.from_numpy(session.scores(_batch(run, rows[:1])))[0]),
     )
+
+
+# The ids of a row, and their types.
+_Row = tuple[list[int], list[int]]
 
 
 @torch.no_grad()
 def _largest(
-    run: LoadedRun, session: "_Session", groups: list[list[list[int]]], *, pads_left: bool
+    run: LoadedRun, session: "_Session", groups: list[list[_Row]], *, pads_left: bool
 ) -> float:
     """The largest difference between a score of ours and of the session's."""
     found = []
     for group in groups:
-        ids_BT, real_BT = _batch(run, group)
-        if pads_left:
-            num_pads = [int(row) for row in (~real_BT).sum(axis=1)]
-            ids_BT, real_BT = (
-                np.stack([np.roll(row, n) for row, n in zip(part, num_pads, strict=True)])
-                for part in (ids_BT, real_BT)
-            )
-        ours = run.model(torch.from_numpy(ids_BT), real_BT=torch.from_numpy(real_BT)).numpy()
-        difference = np.abs(ours - session.scores(ids_BT, real_BT))
+        batch = _batch(run, group, pads_left=pads_left)
+        ours = class_scores(run.model, batch).numpy()
+        difference = np.abs(ours - session.scores(batch))
+        real_BT = batch.real_BT.numpy()
         found.append((difference[real_BT] if session.is_of_tokens else difference).max())
     return float(np.max(found))
 
 
-def _batch(run: LoadedRun, rows: list[list[int]]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    ids_BT, real_BT = padded([np.array(row) for row in rows], pad_id=run.tokenizer.pad_id)
-    return ids_BT.numpy(), real_BT.numpy()
+def _batch(run: LoadedRun, rows: list[_Row], *, pads_left: bool = False) -> Batch:
+    ids_BT, real_BT = padded([np.array(ids) for ids, _ in rows], pad_id=run.tokenizer.pad_id)
+    types_BT, _ = padded([np.array(types) for _, types in rows], pad_id=0)
+    parts = [ids_BT, real_BT, types_BT]
+    if pads_left:
+        num_pads = (~real_BT).sum(dim=1).tolist()
+        parts = [
+            torch.stack([row.roll(n) for row, n in zip(part, num_pads, strict=True)])
+            for part in parts
+        ]
+    ids_BT, real_BT, types_BT = parts
+    targets_B = torch.zeros(len(rows), dtype=torch.int64)
+    return Batch(ids_BT, real_BT, targets_B, token_types_BT=types_BT)
 
 
 class _Session:
@@ -290,12 +319,18 @@ class _Session:
     def __init__(self, path: Path, *, run: LoadedRun) -> None:
         onnxruntime = needed("onnxruntime", extra="onnx")
         self._inner = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        self._inputs = _inputs(run)
         self.is_of_tokens = run.info.kind != "classifier"
         self._has_one_score = isinstance(run.model.head, ReplacedHead)
 
-    def scores(self, ids_BT: NDArray[np.int64], real_BT: NDArray[np.bool_]) -> NDArray[np.float32]:
+    def scores(self, batch: Batch) -> NDArray[np.float32]:
         """Of every class, or of every token at every position."""
-        given = {"input_ids": ids_BT, "attention_mask": real_BT.astype(np.int64)}
+        parts = (batch.ids_BT, batch.real_BT.long(), batch.token_types_BT)
+        given = {
+            name: part.numpy()
+            for name, part in zip(self._inputs, parts, strict=False)
+            if part is not None
+        }
         scores: NDArray[np.float32] = self._inner.run(["logits"], given)[0]
         return scores
 
@@ -325,7 +360,7 @@ def _write_int8(model: Model, folder: Path) -> None:
 
 
 def _int8_cost(
-    run: LoadedRun, folder: Path, *, texts: list[str], targets: list[int] | None
+    run: LoadedRun, folder: Path, *, texts: list[Content], targets: list[int] | None
 ) -> Int8Cost:
     """Both graphs over the same batches, in turns: what else the machine does strikes both."""
     paths = {"fp32": folder / MODEL_NAME, "int8": folder / INT8_NAME}
@@ -348,11 +383,11 @@ def _int8_cost(
     largest = 0.0
     for turn, numbers in enumerate([groups[0], *groups]):
         batch = rows.batch(numbers)
-        ids_BT, real_BT = batch.ids_BT.numpy(), batch.real_BT.numpy()
+        real_BT = batch.real_BT.numpy()
         scores, answers = {}, {}
         for name in list(sessions)[:: 1 if turn % 2 else -1]:
             start = time.perf_counter()
-            scores[name] = sessions[name].scores(ids_BT, real_BT)
+            scores[name] = sessions[name].scores(batch)
             seconds[name] += time.perf_counter() - start
             answers[name] = sessions[name].answers(scores[name], real_BT)
         if turn == 0:  # warms up both, and counts for nothing

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from regraft.batches import ExampleRows, budget_batches
 from regraft.classifier import Classifier, TextClassifier, load_classifier, prediction
+from regraft.config import refuse_pairs
 from regraft.errors import RegraftError, RunFolderError
 from regraft.fitted import FittedClassifier
 from regraft.interop.delivery import TOLERANCE, needed
 from regraft.interop.onnx import MODEL_NAME, export_onnx
-from regraft.runfolder import read_info
+from regraft.runfolder import read_info, read_settings
 from regraft.runtime import SILENT, Progress, fingerprint
 from regraft.synthetic import synthetic_reviews
 
@@ -82,6 +83,7 @@ def load_engine(run_dir: Path, *, runtime: Runtime = "auto", progress: Progress 
     # Looked up once: a link may point elsewhere before all files are read.
     run_dir = Path(os.path.realpath(run_dir))
     before = run_fingerprint(run_dir)
+    refuse_pairs(read_settings(run_dir).data, who="`regraft serve`")
     original, kind = load_classifier(run_dir), read_info(run_dir).kind
     exact_NC = _probabilities(original, run_dir=run_dir)
     answering: Classifier = original

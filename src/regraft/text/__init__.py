@@ -9,6 +9,7 @@ from regraft.text.duplicates import Leak, find_leaks, normalised, without_duplic
 from regraft.text.profile import FileProfile, Profile, profile
 from regraft.text.readers import check_readable, load_examples, read_documents, read_examples
 from regraft.text.records import (
+    Content,
     Document,
     Example,
     Labels,
@@ -20,6 +21,7 @@ from regraft.text.records import (
 )
 
 __all__ = [
+    "Content",
     "Document",
     "Example",
     "FileProfile",

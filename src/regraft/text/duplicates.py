@@ -47,11 +47,17 @@ def normalised(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
+def duplicate_key(text: str, pair: str | None) -> str:
+    """The key of a record: of its text, or of both, with a line end between, which no key holds."""
+    key = normalised(text)
+    return key if pair is None else f"{key}\n{normalised(pair)}"
+
+
 def without_duplicates(items: Sequence[Record]) -> list[Record]:
     """The items without exact repeats; the first occurrence stays."""
     first_by_key: dict[str, Record] = {}
     for item in items:
-        first_by_key.setdefault(normalised(item.text), item)
+        first_by_key.setdefault(duplicate_key(item.text, item.pair), item)
     return list(first_by_key.values())
 
 
@@ -67,7 +73,7 @@ def find_leaks(
     A row is reported once for each earlier split it is in, with the exact match before the nearest.
     Empty texts are no leaks.
     """
-    keys = [[normalised(item.text) for item in split] for split in splits]
+    keys = [[duplicate_key(item.text, item.pair) for item in split] for split in splits]
     shingled = _Shingled(keys, progress=progress) if near and len(splits) > 1 else None
     leaks: list[Leak] = []
     for later, split in enumerate(splits):

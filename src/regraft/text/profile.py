@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from regraft.config import DataSettings
 from regraft.runtime import SILENT, Progress
-from regraft.text.duplicates import Leak, find_leaks, normalised
+from regraft.text.duplicates import Leak, duplicate_key, find_leaks
 from regraft.text.lines import check_present, source_name
 from regraft.text.readers import Row, all_empty_error, read_rows
 from regraft.text.records import Document, Example, check_class_labels
@@ -149,8 +149,8 @@ def _role_of(path: Path) -> Role | None:
 
 def _record(row: Row) -> Document | Example:
     if row.label:
-        return Example(row.text, row.label, row.source, row.row)
-    return Document(row.text, row.source, row.row)
+        return Example(row.text, row.label, row.source, row.row, row.pair)
+    return Document(row.text, row.source, row.row, row.pair)
 
 
 def _file_profile(
@@ -175,7 +175,7 @@ def _duplicates(rows: Sequence[Row]) -> list[Duplicate]:
     first_by_key: dict[str, Row] = {}
     found = []
     for row in rows:
-        key = normalised(row.text)
+        key = duplicate_key(row.text, row.pair)
         first = first_by_key.setdefault(key, row)
         if key and first is not row:
             found.append(Duplicate(row.source, row.row, first.source, first.row))
@@ -192,14 +192,20 @@ class _Lengths:
 def _lengths(
     rows: Sequence[Row], *, token_lengths: TokenLengths | None, progress: Progress
 ) -> _Lengths:
-    words = [len(row.text.split()) for row in rows]
+    words = [len(f"{row.text} {row.pair or ''}".split()) for row in rows]
     if token_lengths is None:
         return _Lengths(words, words, "words")
     tokens: list[int] = []
     progress.start("token lengths", total=len(rows))
     for start in range(0, len(rows), _CHUNK):
-        chunk = [row.text for row in rows[start : start + _CHUNK]]
-        tokens += token_lengths(chunk)
+        chunk = rows[start : start + _CHUNK]
+        lengths = token_lengths([row.text for row in chunk])
+        seconds = token_lengths([row.pair or "" for row in chunk])
+        # One more stands around a pair than around two texts.
+        tokens += [
+            length if row.pair is None else length + second + 1
+            for row, length, second in zip(chunk, lengths, seconds, strict=True)
+        ]
         progress.advance(len(chunk))
     progress.finish()
     return _Lengths(words, tokens, "tokens")

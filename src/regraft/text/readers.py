@@ -26,7 +26,7 @@ from regraft.text.lines import (
     source_name,
 )
 from regraft.text.records import Document, Example, check_class_labels
-from regraft.text.tables import Columns, read_csv_records, read_parquet_records
+from regraft.text.tables import Columns, Values, read_csv_records, read_parquet_records
 
 WORD_START = "\u2581"
 FASTTEXT_PREFIX = "__label__"
@@ -41,6 +41,7 @@ class Row:
     source: str
     row: int
     last_row: int
+    pair: str | None = None
 
 
 def read_documents(paths: Sequence[str | Path], *, data: DataSettings) -> Iterator[Document]:
@@ -58,7 +59,7 @@ def _documents(paths: Sequence[Path], *, data: DataSettings) -> Iterator[Documen
         is_blank = True
         for row in read_rows(path, data=data, need_label=False):
             is_blank = is_blank and not row.text.strip()
-            yield Document(row.text, row.source, row.row)
+            yield Document(row.text, row.source, row.row, row.pair)
         if is_blank:
             raise all_empty_error(path, data=data)
 
@@ -78,7 +79,7 @@ def _examples(path: Path, *, data: DataSettings) -> Iterator[Example]:
                 "Every example needs one.",
                 remedy="Fill it in, or remove the row.",
             )
-        example = Example(row.text, row.label, row.source, row.row)
+        example = Example(row.text, row.label, row.source, row.row, row.pair)
         distinct.setdefault(row.label, example)
         yield example
     check_class_labels(list(distinct.values()))
@@ -99,12 +100,30 @@ def read_rows(path: Path, *, data: DataSettings, need_label: bool) -> Iterator[R
     is_empty = True
     for row in read(path, data=data, need_label=need_label):
         is_empty = False
+        if data.pair_column is not None:
+            _check_pair(row, data=data)
         yield row
     if is_empty:
         raise DataError(
             f"{source_name(path)} is empty.",
             "Expected at least one record with text.",
             remedy="Check the path and the file.",
+        )
+
+
+def _check_pair(row: Row, *, data: DataSettings) -> None:
+    """Refuse a row that has one text where two are wanted."""
+    if row.pair is None:
+        raise DataError(
+            f"{row.source} has no columns, and the second text was sought in {data.pair_column!r}.",
+            "Pairs are read from .csv .tsv .jsonl .parquet.",
+            remedy="Convert the file, or leave --text-pair away.",
+        )
+    if not row.pair.strip():
+        raise DataError(
+            f"{row.source} row {row.row} has no second text: its {data.pair_column!r} is empty.",
+            "A pair is two texts.",
+            remedy="Fill it in, or remove the row.",
         )
 
 
@@ -147,24 +166,37 @@ def _read_csv(path: Path, *, data: DataSettings, need_label: bool) -> Iterator[R
     records = read_csv_records(
         read_lines(path, encoding=data.encoding),
         source=source,
-        columns=Columns(data.text_column, data.label_column, need_label),
+        columns=_columns(data, need_label=need_label),
         delimiters=delimiters,
     )
-    for text, label, row, last_row in records:
-        yield Row(text, label and label.strip(), source, row, last_row)
+    for (text, label, pair), row, last_row in records:
+        yield Row(text, label and label.strip(), source, row, last_row, pair)
+
+
+def _columns(data: DataSettings, *, need_label: bool) -> Columns:
+    return Columns(data.text_column, data.label_column, need_label, data.pair_column)
 
 
 def _read_parquet(path: Path, *, data: DataSettings, need_label: bool) -> Iterator[Row]:
     source = source_name(path)
-    columns = Columns(data.text_column, data.label_column, need_label)
-    for row, (text, label) in enumerate(read_parquet_records(path, columns=columns), start=1):
-        yield Row(
-            _text_of(text, source=source, row=row),
-            _label_of(label, source=source, row=row),
-            source,
-            row,
-            row,
-        )
+    columns = _columns(data, need_label=need_label)
+    for row, values in enumerate(read_parquet_records(path, columns=columns), start=1):
+        yield _row_of(values, source=source, row=row, data=data)
+
+
+def _row_of(values: Values, *, source: str, row: int, data: DataSettings) -> Row:
+    """A record out of Python values."""
+    has_pair = data.pair_column is not None
+    return Row(
+        text=_text_of(values.text, source=source, row=row),
+        label=_label_of(values.label, source=source, row=row),
+        source=source,
+        row=row,
+        last_row=row,
+        pair=_text_of(values.pair, source=source, row=row, flag="--text-pair")
+        if has_pair
+        else None,
+    )
 
 
 def _read_jsonl(path: Path, *, data: DataSettings, need_label: bool) -> Iterator[Row]:
@@ -175,7 +207,7 @@ def _read_jsonl(path: Path, *, data: DataSettings, need_label: bool) -> Iterator
 def _jsonl_rows(
     lines: Iterable[str], *, source: str, data: DataSettings, need_label: bool
 ) -> Iterator[Row]:
-    columns = Columns(data.text_column, data.label_column, need_label)
+    columns = _columns(data, need_label=need_label)
     for row, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -195,9 +227,8 @@ def _jsonl_rows(
                 remedy="Mend or remove the line.",
             )
         columns.check(list(record), place=f"{source} row {row}", noun="key")
-        text = _text_of(record[data.text_column], source=source, row=row)
-        label = _label_of(record.get(data.label_column), source=source, row=row)
-        yield Row(text, label, source, row, row)
+        values = Values(*(record.get(name) for name in columns.present(list(record))))
+        yield _row_of(values, source=source, row=row, data=data)
 
 
 def _read_plain(path: Path, *, data: DataSettings, need_label: bool) -> Iterator[Row]:
@@ -324,14 +355,14 @@ def folder_files(path: Path) -> list[Path]:
     )
 
 
-def _text_of(value: Any, *, source: str, row: int) -> str:
+def _text_of(value: Any, *, source: str, row: int, flag: str = "--text") -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
         raise DataError(
             f"The text of {source} row {row} is {value!r:.60}.",
             "Texts are strings.",
-            remedy="Pass --text with the column that holds them.",
+            remedy=f"Pass {flag} with the column that holds them.",
         )
     return _characters(value, source=source, row=row)
 

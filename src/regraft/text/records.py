@@ -19,23 +19,45 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+# What a classifier reads at once: a text, or two of them in this order.
+Content = str | tuple[str, str]
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Text without a label. `row` is its first line in the file (parquet: the record number)."""
+    """Text without a label. `row` is its first line in the file (parquet: the record number).
+
+    `pair` is a second text that belongs to it, where the task is about two.
+    """
 
     text: str
     source: str
     row: int
+    pair: str | None = None
+
+    @property
+    def content(self) -> Content:
+        """What a classifier reads of it."""
+        return self.text if self.pair is None else (self.text, self.pair)
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Text with a label. `row` is its first line in the file (parquet: the record number)."""
+    """Text with a label. `row` is its first line in the file (parquet: the record number).
+
+    `pair` is a second text that belongs to it, where the task is about two.
+    """
 
     text: str
     label: str
     source: str
     row: int
+    pair: str | None = None
+
+    @property
+    def content(self) -> Content:
+        """What a classifier reads of it."""
+        return self.text if self.pair is None else (self.text, self.pair)
 
 
 @dataclass(frozen=True)

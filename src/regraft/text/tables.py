@@ -1,6 +1,6 @@
 """Records of tables: the strict csv and tsv reader, the parquet reader, and their columns.
 
-Comes in: lines or a parquet path, and which columns are wanted. Goes out: text and label of each
+Comes in: lines or a parquet path, and which columns are wanted. Goes out: the values of each
 record. Ragged rows, open quotes and missing columns are refused with their place.
 """
 
@@ -9,13 +9,21 @@ import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from regraft.errors import DataError
 from regraft.text.lines import opened, peeked
 
 # The csv module refuses fields above 128 KiB by default; a document may well be longer.
 _LONGEST_FIELD = 2**31 - 1
+
+
+class Values(NamedTuple):
+    """What one record has in the wanted columns; None where there is no such column."""
+
+    text: Any
+    label: Any
+    pair: Any
 
 
 @dataclass(frozen=True)
@@ -25,10 +33,18 @@ class Columns:
     text: str
     label: str
     need_label: bool
+    pair: str | None = None
+
+    def present(self, names: Sequence[str]) -> Values:
+        """The wanted columns that are there."""
+        has_label = self.label in names
+        return Values(self.text, self.label if has_label else None, self.pair)
 
     def check(self, present: Sequence[str], *, place: str, noun: str = "column") -> None:
         """Refuse names that lack a wanted one."""
         self._check_one(self.text, "--text", present, place=place, noun=noun)
+        if self.pair is not None:
+            self._check_one(self.pair, "--text-pair", present, place=place, noun=noun)
         if self.need_label:
             self._check_one(self.label, "--label", present, place=place, noun=noun)
 
@@ -53,8 +69,8 @@ class Columns:
 
 def read_csv_records(
     lines: Iterable[str], *, source: str, columns: Columns, delimiters: str
-) -> Iterator[tuple[str, str | None, int, int]]:
-    """(text, label, first line, last line) of each record below the header; blank lines skipped."""
+) -> Iterator[tuple[Values, int, int]]:
+    """(values, first line, last line) of each record below the header; blank lines are skipped."""
     header_line, lines = peeked(lines)
     if not header_line:
         return
@@ -64,8 +80,7 @@ def read_csv_records(
     header, _, _ = next(records)
     names = [name.strip() for name in header]
     columns.check(names, place=source)
-    text_at = names.index(columns.text)
-    label_at = names.index(columns.label) if columns.label in names else None
+    places = [None if name is None else names.index(name) for name in columns.present(names)]
     for fields, row, last_row in records:
         if len(fields) != len(header):
             span = f" (to row {last_row}: is a quote left open?)" if last_row > row else ""
@@ -74,7 +89,7 @@ def read_csv_records(
                 f"The header has {len(header)}.",
                 remedy=f'Quote texts that hold {delimiter!r} or line ends with "...".',
             )
-        yield fields[text_at], None if label_at is None else fields[label_at], row, last_row
+        yield Values(*(None if at is None else fields[at] for at in places)), row, last_row
 
 
 def _likely_delimiter(header_line: str, delimiters: str, *, wanted: str) -> str:
@@ -122,17 +137,18 @@ def _quote_error(source: str, *, row: int, last_row: int, error: csv.Error) -> D
     )
 
 
-def read_parquet_records(path: Path, *, columns: Columns) -> Iterator[tuple[Any, Any]]:
-    """(text, label) of each record as Python values, read batch by batch."""
+def read_parquet_records(path: Path, *, columns: Columns) -> Iterator[Values]:
+    """Each record as Python values, read batch by batch."""
     with opened_parquet(path) as file:
         names = file.schema_arrow.names
         columns.check(names, place=str(path))
-        has_label = columns.label in names
-        wanted = [columns.text, columns.label] if has_label else [columns.text]
-        for batch in file.iter_batches(columns=wanted):
-            texts = batch.column(columns.text).to_pylist()
-            labels = batch.column(columns.label).to_pylist() if has_label else [None] * len(texts)
-            yield from zip(texts, labels, strict=True)
+        wanted = columns.present(names)
+        for batch in file.iter_batches(columns=[name for name in wanted if name is not None]):
+            parts = [
+                [None] * len(batch) if name is None else batch.column(name).to_pylist()
+                for name in wanted
+            ]
+            yield from map(Values, *parts)
 
 
 def opened_parquet(path: Path) -> Any:

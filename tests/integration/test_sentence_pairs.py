@@ -1,0 +1,333 @@
+"""Pairs of texts, from files to predictions and exports: both are read, in order, or refused."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import TINY, make_examples
+from random_runs import unchecked, write_run
+from safetensors.torch import load_file
+from test_bad_input import refusal, run
+
+from regraft.classifier import PAIR_COLUMN, TextClassifier
+from regraft.config import Settings, resolve
+from regraft.errors import ConfigError, DataError, RunFolderError
+from regraft.evaluate import class_probabilities, evaluate
+from regraft.finetune import finetune
+from regraft.interop.huggingface import export_huggingface
+from regraft.interop.onnx import export_onnx
+from regraft.runfolder import load_run, read_settings
+
+SET_TINY = [f"--set={key}={value}" for key, value in TINY.items()]
+
+
+def make_pairs(num_pairs: int, *, seed: int = 0) -> list[tuple[str, str, str]]:
+    """(first, second, label): do both texts have the same mood?"""
+    examples = make_examples(2 * num_pairs, seed=seed)
+    shift = [0, 1, 1, 0]
+    found = []
+    for row in range(num_pairs):
+        (first, mood), (second, other) = examples[2 * row], examples[2 * row + shift[row % 4]]
+        found.append((first, f"{second} too", "same" if mood == other else "other"))
+    return found
+
+
+def write_pairs(path: Path, num_pairs: int, *, seed: int = 0) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerows([("text", "answer", "label"), *make_pairs(num_pairs, seed=seed)])
+    return path
+
+
+def pair_settings(**changes: Any) -> Settings:
+    return resolve(
+        "finetune",
+        overrides={**TINY, "train.epochs": 2, "data.pair_column": "answer", **changes},
+    )
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pairs")
+    sizes = {"train": 24, "valid": 8, "test": 8}
+    return {
+        name: write_pairs(folder / f"{name}.csv", size, seed=seed)
+        for seed, (name, size) in enumerate(sizes.items())
+    }
+
+
+@pytest.fixture(scope="module")
+def pair_run(files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("run") / "pairs"
+    finetune(
+        base=None,
+        train=files["train"],
+        valid=files["valid"],
+        out=out,
+        settings=pair_settings(**{"data.max_length": 64}),
+    )
+    return out
+
+
+def test_predictions_tell_both_texts(pair_run: Path, files: dict[str, Path], tmp_path: Path):
+    out = tmp_path / "predictions.csv"
+    assert run("predict", pair_run, files["test"], "--out", out, "-q").exit_code == 0
+    with out.open(encoding="utf-8", newline="") as file:
+        head, *rows = csv.reader(file)
+    assert head == ["text", "pair", "label", "probability", "p(other)", "p(same)"]
+    pairs = make_pairs(8, seed=2)
+    assert [tuple(row[:2]) for row in rows] == [pair[:2] for pair in pairs]
+    # The same numbers as from Python, and every second text counts.
+    classifier = TextClassifier.load(pair_run)
+    chances_NC = classifier.predict_proba([pair[:2] for pair in pairs])
+    assert [float(row[5]) for row in rows] == pytest.approx(chances_NC[:, 1].tolist(), abs=1e-6)
+    changed_NC = classifier.predict_proba([(pair[0], "A bore.") for pair in pairs])
+    assert (np.abs(changed_NC - chances_NC).max(axis=1) > 1e-6).all()
+
+
+def test_evaluation_reads_the_columns_it_is_told(
+    pair_run: Path, files: dict[str, Path], tmp_path: Path
+):
+    renamed = tmp_path / "renamed.csv"
+    renamed.write_text(files["test"].read_text().replace("text,answer,label", "q,a,label", 1))
+    plain = run("evaluate", pair_run, files["test"], "--json")
+    told = run("evaluate", pair_run, renamed, "--text", "q", "--text-pair", "a", "--json")
+    assert plain.exit_code == told.exit_code == 0
+    assert json.loads(plain.stdout) == json.loads(told.stdout)
+
+
+def test_pairs_come_from_json_lines_too(pair_run: Path, files: dict[str, Path], tmp_path: Path):
+    lines = [
+        json.dumps(dict(zip(("text", "answer", "label"), p, strict=True)))
+        for p in make_pairs(8, seed=2)
+    ]
+    path = tmp_path / "test.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    assert evaluate(pair_run, path) == evaluate(pair_run, files["test"])
+
+
+def test_resumed_run_equals_a_straight_one(files: dict[str, Path], tmp_path: Path):
+    settings = pair_settings(**{"train.checkpoint_every": 3})
+    runs = []
+    for name, stop in (("straight", None), ("stopped", 5)):
+        given: dict[str, Any] = {
+            "base": None,
+            "train": files["train"],
+            "valid": files["valid"],
+            "out": tmp_path / name,
+            "settings": settings,
+        }
+        if stop is not None:
+            with pytest.raises(KeyboardInterrupt):
+                finetune(**given, progress=Stopping(stop))
+        finetune(**given, resume=stop is not None)
+        runs.append(load_file(tmp_path / name / "model.safetensors"))
+    assert all(torch.equal(runs[0][name], runs[1][name]) for name in runs[0])
+
+
+class Stopping:
+    """A progress that presses Ctrl-C at a step."""
+
+    def __init__(self, step: int) -> None:
+        self.left = step
+
+    def start(self, name: str, *, total: int | None) -> None:
+        self.is_training = name == "fine-tune"
+
+    def advance(self, amount: int = 1, *, note: str = "") -> None:
+        self.left -= self.is_training
+        if not self.left:
+            raise KeyboardInterrupt
+
+    def finish(self) -> None:
+        pass
+
+    def say(self, message: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("preset", "objective", "pooling"),
+    [("lab", "causal", "last"), ("bert", "bert", "first"), ("modern", "masked", "mean")],
+)
+def test_exports_score_pairs_as_regraft(preset, objective, pooling, tmp_path: Path):
+    transformers = pytest.importorskip("transformers")
+    run_dir = write_run(
+        tmp_path / "run",
+        preset=preset,
+        objective=objective,
+        pooling=pooling,
+        overrides={"data.pair_column": "answer"},
+    )
+    export_huggingface(run_dir, out=tmp_path / "hf")
+    pair = ("Where is the station?", "Behind the church, or " * 20)
+    classify = transformers.pipeline(
+        "text-classification", model=str(tmp_path / "hf"), truncation=True, top_k=None
+    )
+    found = {score["label"]: score["score"] for score in classify([pair_of(pair)])[0]}
+    classifier = TextClassifier.load(run_dir)
+    ours = dict(zip(classifier.classes_.tolist(), classifier.predict_proba([pair])[0], strict=True))
+    assert found == pytest.approx(ours, abs=1e-4)
+    # The order of the two counts.
+    turned = classifier.predict_proba([pair[::-1]])[0]
+    assert np.abs(turned - list(ours.values())).max() > 1e-3
+    card = (tmp_path / "hf" / "README.md").read_text()
+    assert "A classifier of pairs of texts" in card
+    assert '"text_pair"' in card
+
+
+def pair_of(pair: tuple[str, str]) -> dict[str, str]:
+    return {"text": pair[0], "text_pair": pair[1]}
+
+
+@pytest.mark.parametrize(("preset", "objective"), [("bert", "bert"), ("modern", "masked")])
+def test_graph_scores_pairs_as_regraft(preset, objective, tmp_path: Path, monkeypatch, capsys):
+    pytest.importorskip("onnxruntime")
+    run_dir = write_run(
+        tmp_path / "run",
+        preset=preset,
+        objective=objective,
+        pooling="first",
+        overrides={"data.pair_column": "answer"},
+    )
+    with unchecked():
+        result = export_onnx(run_dir, out=tmp_path / "onnx", int8=preset == "bert")
+    assert result.largest_difference < 1e-4
+    inputs = json.loads((tmp_path / "onnx" / "config.json").read_text())["inputs"]
+    assert ("token_type_ids" in inputs) == (preset == "bert")
+    # What the card says runs, and says what regraft says.
+    code = (tmp_path / "onnx" / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path / "onnx")
+    exec(code, {})
+    classifier = TextClassifier.load(run_dir)
+    answer = classifier.predict([("Where is the station?", "Behind the church.")]).tolist()
+    assert capsys.readouterr().out == f"{answer}\n"
+
+
+def test_classifier_learns_and_keeps_pairs(tmp_path: Path):
+    pairs = make_pairs(24)
+    texts, names = [pair[:2] for pair in pairs], [pair[2] for pair in pairs]
+    given = {**TINY, "data.max_length": 64}
+    classifier = TextClassifier("scratch", epochs=1, settings=given).fit(texts, names)
+    chances_NC = classifier.predict_proba(texts)
+    alone_NC = np.concatenate([classifier.predict_proba([pair]) for pair in texts])
+    assert chances_NC == pytest.approx(alone_NC, abs=1e-6)
+    classifier.save(tmp_path / "run")
+    assert read_settings(tmp_path / "run").data.pair_column == PAIR_COLUMN
+    loaded = TextClassifier.load(tmp_path / "run")
+    assert loaded.predict_proba(texts) == pytest.approx(chances_NC, abs=1e-6)
+    with pytest.raises(DataError, match="X holds single texts, and this classifier learned pairs"):
+        loaded.predict(["A bore."])
+    with pytest.raises(DataError, match=r"Pair 2 is \('a',\)"):
+        loaded.predict([("a", "b"), ("a",)])
+    with pytest.raises(DataError, match="Pair 1 is"):
+        loaded.predict([("a", "  ")])
+
+
+def test_classifier_of_texts_refuses_pairs():
+    texts, names = zip(*make_examples(12), strict=True)
+    classifier = TextClassifier("scratch", epochs=1, settings=TINY).fit(texts, names)
+    with pytest.raises(DataError, match="X holds pairs, and this classifier learned single texts"):
+        classifier.predict([("a", "b")])
+    with pytest.raises(ConfigError, match="X holds single texts"):
+        TextClassifier("scratch", settings={**TINY, "data.pair_column": "b"}).fit(texts, names)
+    with pytest.raises(ConfigError, match="X holds pairs, and the recipe reads single texts"):
+        TextClassifier().fit(list(zip(texts, texts, strict=True)), names)
+
+
+def test_padding_changes_no_score_of_a_pair(pair_run: Path):
+    from regraft.batches import ExampleRows
+
+    loaded = load_run(pair_run)
+    pairs = [pair[:2] for pair in make_pairs(9, seed=4)]
+    given = {"tokenizer": loaded.tokenizer, "data": loaded.settings.data}
+    together = class_probabilities(loaded.model, ExampleRows(pairs, targets=[0] * 9, **given))
+    alone = [
+        class_probabilities(loaded.model, ExampleRows([pair], targets=[0], **given))[0]
+        for pair in pairs
+    ]
+    assert together == pytest.approx(np.stack(alone), abs=1e-6)
+
+
+def finetune_args(train: Path, out: Path) -> list[Any]:
+    return ["finetune", "--base", "scratch", "--train", train, "--out", out, *SET_TINY, "-q"]
+
+
+def test_bad_pairs_are_refused(files: dict[str, Path], tmp_path: Path):
+    out = tmp_path / "out"
+    told = refusal(run(*finetune_args(files["train"], out), "--text-pair", "answr"))
+    assert told.startswith(f"{files['train']} has no column 'answr'.")
+    assert told.endswith("Did you mean 'answer'? Pass --text-pair NAME.")
+    hole = tmp_path / "hole.csv"
+    hole.write_text("text,answer,label\na,b,x\nc, ,y\n")
+    assert refusal(run(*finetune_args(hole, out), "--text-pair", "answer")) == (
+        f"{hole} row 3 has no second text: its 'answer' is empty. A pair is two texts. "
+        "Fill it in, or remove the row."
+    )
+    lines = tmp_path / "lines.txt"
+    lines.write_text("__label__x one\n__label__y two\n")
+    assert refusal(run(*finetune_args(lines, out), "--text-pair", "answer")) == (
+        f"{lines} has no columns, and the second text was sought in 'answer'. Pairs are read from "
+        ".csv .tsv .jsonl .parquet. Convert the file, or leave --text-pair away."
+    )
+    same = refusal(run(*finetune_args(files["train"], out), "--text-pair", "text"))
+    assert "data.pair_column: 'text' is data.text_column, too" in same
+    long = run(*finetune_args(files["train"], out), "--text-pair", "answer", "--set=data.windows=2")
+    assert "data.windows: reads on in one long text" in refusal(long)
+    bag = run(
+        *("finetune", "--base", "scratch", "--train", files["train"], "--out", out),
+        *("--preset", "bag", "--text-pair", "answer"),
+    )
+    assert "cannot tell them apart" in refusal(bag)
+    pretrain = run("pretrain", files["train"], "--out", out, "--set=data.pair_column=answer")
+    assert "pre-training reads single texts" in refusal(pretrain)
+    assert not out.exists()
+
+
+def test_what_reads_single_texts_says_so(
+    pair_run: Path, shared_base: Path, shared_classifier: Path, files: dict[str, Path], tmp_path
+):
+    out = tmp_path / "out"
+    train = ["--train", files["train"], "--out", out, "--set=data.max_length=24"]
+    pair = "--set=data.pair_column=answer"
+    single = "data.pair_column is 'answer', and {} reads single texts."
+    others = ["--valid", files["valid"], "--test", files["test"]]
+    compare = run("compare", "--base", shared_base, *train, *others, pair)
+    assert refusal(compare).startswith(single.format("`regraft compare`"))
+    adapt = run("finetune", "--base", shared_base, *train, "--text-pair", "answer", "--adapt", 1)
+    assert refusal(adapt).startswith(single.format("--adapt"))
+    unlabelled = ["--self-train", 1, "--unlabelled", files["test"]]
+    told = run("finetune", "--base", shared_base, *train, "--text-pair", "answer", *unlabelled)
+    assert refusal(told).startswith(single.format("--self-train"))
+    fit = run("fit", "--text", files["test"], *train[:4], pair)
+    assert "pre-training reads single texts" in refusal(fit)
+    explained = run("explain", pair_run, "a bore")
+    assert refusal(explained).startswith(single.format("an explanation"))
+    served = run("serve", pair_run)
+    assert refusal(served).startswith(single.format("`regraft serve`"))
+    learned = run("predict", shared_classifier, files["test"], "--text-pair", "answer")
+    assert refusal(learned) == (
+        f"{shared_classifier} learned single texts, and --text-pair is 'answer'. "
+        "Leave --text-pair away, or fine-tune on pairs."
+    )
+    with pytest.raises(ConfigError, match="learned pairs of texts"):
+        evaluate(pair_run, files["test"], data=resolve("finetune").data)
+    with pytest.raises(RunFolderError):
+        finetune(base=None, train=files["train"], out=pair_run, settings=pair_settings())
+
+
+def test_leak_is_a_pair_that_occurs_twice(tmp_path: Path):
+    head = "text,answer,label\n"
+    (tmp_path / "train.csv").write_text(head + "a b c,d e f,x\ng h i,j k l,y\n")
+    # The first row shares one text only; the second is there already.
+    (tmp_path / "test.csv").write_text(head + "a b c,j k l,x\ng h i,j  k l,y\n")
+    paths = [tmp_path / "train.csv", tmp_path / "test.csv"]
+    told = json.loads(run("data", "check", *paths, "--text-pair", "answer", "--json").stdout)
+    assert [(leak["row"], leak["other_row"]) for leak in told["leaks"]] == [(3, 3)]
+    assert told["files"][0]["words"]["max"] == 6
+    alone = json.loads(run("data", "check", *paths, "--json").stdout)
+    assert [leak["row"] for leak in alone["leaks"]] == [2, 3]
