@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -43,6 +44,9 @@ def test_pages_say_what_their_chapters_say():
         text = (DOCS_DIR / "course" / f"{chapter.name}.md").read_text(encoding="utf-8")
         expected = scripts.page(chapter, None, images_dir=DOCS_DIR)
         assert scripts.without_outputs(text) == expected, f"{chapter.name}: run `make course`"
+        assert "<!-- output -->" in text, f"{chapter.name}: what its code printed is not there"
+        for image in re.findall(r"\]\((images/[^)]+)\)", text):
+            assert (DOCS_DIR / "course" / image).exists()
 
 
 def test_chapter_is_cut_into_text_and_code():
