@@ -225,7 +225,7 @@ def _draw(values: dict[str, Any], *, path: Path) -> None:
         ratio = f"  ours {row['our_speed_ratio']['median']:.2f}x"
         axes.text(row["speed"]["high"], number, ratio, va="center")
     axes.invert_yaxis()
-    axes.set_xlim(0, medians.max() * 1.15)
+    axes.set_xlim(0, max(row["speed"]["high"] for row in rows) * 1.15)
     axes.set_xlabel(f"{values['unit']} (median; the line is low to high)")
     axes.set_title(values["title"], loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)

@@ -18,7 +18,7 @@ from regraft.errors import ConfigError, RunFolderError
 from regraft.fit import fit
 from regraft.runfolder import load_run
 from regraft.runtime import write_json
-from regraft.serve.engine import load_engine, run_fingerprint
+from regraft.serve.engine import alike_groups, load_engine, run_fingerprint
 
 TEXTS = [text for text, _ in make_examples(40, seed=5)]
 
@@ -72,6 +72,21 @@ def test_blend_answers_what_predict_answers(tmp_path):
     assert engine.explain(TEXTS[0])["label"] == values[0]["label"]
     told = load_engine(tmp_path / "run", runtime="onnx").note
     assert told.startswith("onnxruntime is not used: a blend has no graph")
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
+        ([], []),
+        ([5], [[0]]),
+        ([9, 3, 9, 4, 30], [[1, 3], [0, 2], [4]]),
+        ([100, 104, 96], [[2, 0, 1]]),
+        ([600, 600], [[0], [1]]),
+    ],
+)
+def test_texts_of_like_length_share_a_run(lengths, expected):
+    groups = alike_groups(np.array(lengths, dtype=np.int64))
+    assert [group.tolist() for group in groups] == expected
 
 
 def test_without_the_extra_torch_answers_and_says_so(run_dir, monkeypatch):

@@ -6,7 +6,8 @@ tried on made-up texts. Knows nothing of requests.
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 import scipy.special
 from numpy.typing import NDArray
 
-from regraft.batches import ExampleRows, budget_batches
+from regraft.batches import ExampleRows
 from regraft.classifier import Classifier, TextClassifier, load_classifier, prediction
 from regraft.config import refuse_pairs
 from regraft.errors import RegraftError, RunFolderError
@@ -31,9 +32,15 @@ if TYPE_CHECKING:
     from regraft.attribution import Explainer
 
 Runtime = Literal["auto", "onnx", "torch"]
-# Positions a run of the session, padding included: texts of like length go together, and more of
-# them at once are no faster on a CPU.
+# Positions a run of the session, padding included.
 _SESSION_TOKENS = 1024
+# A position costs the same in a run of one text as in a run of many (modern, d 256, one core: 50
+# microseconds, 2026-11-17), a further run as much as some of them. So texts share a run as long as
+# they are padded by no more than that, or by so small a share.
+_RUN_COST_TOKENS = 4
+_PADDED_SHARE = 1 / 16
+# Positions from which on several cores compute a lone text sooner than one.
+_WIDE_TOKENS = 64
 _LONG_TEXT = 4_000  # words: more than any model of ours reads
 
 
@@ -121,17 +128,20 @@ def load_engine(run_dir: Path, *, runtime: Runtime = "auto", progress: Progress 
 
 
 class OnnxClassifier:
-    """A fine-tuned classifier whose scores come from onnxruntime."""
+    """A fine-tuned classifier whose scores come from onnxruntime.
+
+    A run of the graph that several cores share costs a third more than on one of them, for short
+    texts twice as much (two cores, 2026-11-17). So only a text that is alone and long gets all of
+    them; otherwise each core has runs of its own.
+    """
 
     def __init__(self, original: TextClassifier, *, graph_path: Path) -> None:
-        onnxruntime = needed("onnxruntime", extra="onnx")
-        options = onnxruntime.SessionOptions()
-        # Threads that spin while they wait take the core from whoever reads the next request.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        self._session = onnxruntime.InferenceSession(
-            graph_path, options, providers=["CPUExecutionProvider"]
-        )
+        import joblib
+
         self._original = original
+        self._session = _session(graph_path, num_threads=1)
+        self._wide_session = _session(graph_path, num_threads=0)  # 0: as many as there are cores
+        self._threads = ThreadPoolExecutor(joblib.cpu_count(), thread_name_prefix="regraft-onnx")
 
     @property
     def classes_(self) -> NDArray[Any]:
@@ -149,17 +159,52 @@ class OnnxClassifier:
             tokenizer=self._original.tokenizer_,
             data=self._original.settings_.data,
         )
-        numbers = np.arange(len(texts))
-        probabilities_NC = np.empty((len(texts), len(self.classes_)))
-        for group in budget_batches(rows.lengths, numbers=numbers, max_tokens=_SESSION_TOKENS):
+        groups = list(alike_groups(rows.lengths))
+        is_alone = len(groups) == 1 and rows.lengths.sum() >= _WIDE_TOKENS
+        session = self._wide_session if is_alone else self._session
+
+        def scores(group: NDArray[np.int64]) -> NDArray[np.float32]:
             batch = rows.batch(group)
             given = {
                 "input_ids": batch.ids_BT.numpy(),
                 "attention_mask": batch.real_BT.numpy().astype(np.int64),
             }
-            scores_BC = self._session.run(["logits"], given)[0]
-            probabilities_NC[group] = scipy.special.softmax(scores_BC.astype(np.float64), axis=1)
+            found: NDArray[np.float32] = session.run(["logits"], given)[0]
+            return found
+
+        each = map if len(groups) == 1 else self._threads.map
+        scores_NC = np.empty((len(texts), len(self.classes_)))
+        for group, scores_BC in zip(groups, each(scores, groups), strict=True):
+            scores_NC[group] = scores_BC
+        probabilities_NC: NDArray[np.float64] = scipy.special.softmax(scores_NC, axis=1)
         return probabilities_NC
+
+
+def _session(graph_path: Path, *, num_threads: int) -> Any:
+    onnxruntime = needed("onnxruntime", extra="onnx")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = num_threads
+    # Threads that spin while they wait take the core from whoever reads the next request.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return onnxruntime.InferenceSession(graph_path, options, providers=["CPUExecutionProvider"])
+
+
+def alike_groups(lengths_N: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Numbers of texts for each run of the session: like lengths together, hardly any padding."""
+    order_N = np.argsort(lengths_N, kind="stable")
+    start = total = 0
+    for place, longest in enumerate(lengths_N[order_N].tolist()):
+        positions = longest * (place + 1 - start)
+        padded = positions - total - longest
+        if place > start and (
+            positions > _SESSION_TOKENS
+            or padded > max(_RUN_COST_TOKENS, _PADDED_SHARE * (total + longest))
+        ):
+            yield order_N[start:place]
+            start, total = place, 0
+        total += longest
+    if len(order_N):
+        yield order_N[start:]
 
 
 def _onnx_classifier(
