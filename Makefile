@@ -64,8 +64,8 @@ check: $(DEV) ## What CI runs: format, lint, types, imports, spelling, docs, the
 	@$(MAKE) --no-print-directory test
 
 # Two kinds: how fast we are beside peers, and which choices make good models.
-SPEED := pretraining masked finetuning tokenising parallel
-QUALITY := objectives optimizers recipes
+SPEED := pretraining masked finetuning tokenising parallel serve
+QUALITY := objectives optimizers recipes active
 MEASURE = for name in $(1); do echo "== $$name"; \
 	$(BIN)/python benchmarks/$$name.py --json docs/benchmarks/$$name.json --plot docs/benchmarks/$$name.png || exit 1; done
 
