@@ -6,6 +6,8 @@ import json
 import random
 import re
 import shutil
+import socket
+import sys
 from importlib.resources import files
 
 import httpx2
@@ -15,8 +17,10 @@ from conftest import make_examples, write_examples
 from pages import outline
 from random_runs import LABELS, write_run
 from studios import open_session, running
+from typer.testing import CliRunner
 
 from regraft.attribution import Explainer
+from regraft.cli import app
 from regraft.generate import generate
 from regraft.ledger import ledger
 from regraft.serve.limits import RefusedError
@@ -337,3 +341,31 @@ def test_texts_of_a_file_are_labelled_by_vectors_of_a_base(tmp_path, folder):
     assert session.state()["num_texts"] == 12
     assert session._vectors(["one text", "another"]).shape[0] == 2
     session.close()
+
+
+def told(*words: object) -> str:
+    """What the command says before it gives up."""
+    result = CliRunner().invoke(app, ["studio", *map(str, words), "--no-open"])
+    assert result.exit_code == 2
+    return result.stderr
+
+
+def test_mistakes_at_the_command_line_are_told_at_once(tmp_path):
+    assert f"There is no folder {tmp_path / 'runs'}." in told(tmp_path / "runs")
+    assert "--labels and --out say how texts are labelled, but there are none." in told(
+        tmp_path, "--labels", "a,b", "--out", "x.csv"
+    )
+    missing = told(tmp_path, "--port", 0, "--text", tmp_path / "none.txt")
+    assert "none.txt" in missing
+    (tmp_path / "texts.txt").write_text("one\ntwo\n", encoding="utf-8")
+    assert "There are 2 to 9, for each has a key." in told(
+        tmp_path, "--port", 0, "--text", tmp_path / "texts.txt", "--labels", "only"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"Cannot listen on port {port} of 127.0.0.1" in told(tmp_path, "--port", port)
+
+
+def test_missing_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    assert "`regraft studio` needs plotly, which is not installed." in told(tmp_path)
