@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.metrics import f1_score
 
 from regraft import metrics
 from regraft.statistics import score_interval
@@ -253,3 +254,61 @@ def test_label_doubts_come_surest_first_and_name_one_class():
 def test_label_doubts_do_not_name_a_class_without_examples():
     chances = np.array([[[0.1, 0.9], [0.8, 0.2]]])
     assert metrics.label_doubts(chances, np.array([0, 0])).tolist() == []
+
+
+def random_sets(num_examples: int = 60, num_labels: int = 4, *, seed: int = 0):
+    generator = np.random.default_rng(seed)
+    targets_NC = (generator.random((num_examples, num_labels)) < 0.4).astype(np.int64)
+    noise_NC = generator.random((num_examples, num_labels))
+    return 0.4 * targets_NC + 0.6 * noise_NC, targets_NC
+
+
+def test_shares_of_label_sets_average_to_f1():
+    probabilities_NC, targets_NC = random_sets()
+    predicted_NC = probabilities_NC >= 0.5
+    micro, macro = (
+        f1_score(targets_NC, predicted_NC, average=average) for average in ("micro", "macro")
+    )
+    assert metrics.micro_f1_shares(predicted_NC, targets_NC).mean() == pytest.approx(micro)
+    assert metrics.mean_f1_shares(predicted_NC, targets_NC).mean() == pytest.approx(macro)
+
+
+def test_share_of_an_example_is_what_its_weight_changes():
+    probabilities_NC, targets_NC = random_sets(400)
+    predicted_NC = probabilities_NC >= 0.5
+    for shares_of in (metrics.micro_f1_shares, metrics.mean_f1_shares):
+        shares_N = shares_of(predicted_NC, targets_NC)
+        without = shares_of(predicted_NC[1:], targets_NC[1:]).mean()
+        change = (shares_N[0] - shares_N.mean()) / len(shares_N)
+        assert shares_N.mean() - without == pytest.approx(change, abs=3e-5)
+
+
+def test_nothing_said_where_nothing_is_to_say_is_right():
+    nothing_NC, none_NC = np.zeros((5, 3), dtype=bool), np.zeros((5, 3), dtype=np.int64)
+    assert metrics.micro_f1_shares(nothing_NC, none_NC).mean() == 1
+    assert metrics.mean_f1_shares(nothing_NC, none_NC).mean() == 1
+
+
+def test_best_micro_f1_is_the_best_of_all_thresholds():
+    probabilities_NC, targets_NC = random_sets()
+    tried = [
+        f1_score(targets_NC, probabilities_NC >= threshold, average="micro")
+        for threshold in np.unique(probabilities_NC)
+    ]
+    assert metrics.best_micro_f1(probabilities_NC, targets_NC) == pytest.approx(max(tried))
+    # Equal probabilities cannot be told apart by any threshold.
+    even_NC = np.full((4, 2), 0.3)
+    targets_NC = np.array([[1, 0], [1, 0], [1, 0], [0, 0]])
+    assert metrics.best_micro_f1(even_NC, targets_NC) == pytest.approx(2 * 3 / (8 + 3))
+
+
+def test_thresholds_are_the_best_of_each_label_or_one_half():
+    probabilities_NC, targets_NC = random_sets(80)
+    targets_NC[:, 3] = 0
+    targets_NC[:9, 3] = 1  # too few to choose by
+    thresholds_C = metrics.f1_thresholds(probabilities_NC, targets_NC)
+    assert thresholds_C[3] == 0.5
+    for label in range(3):
+        chances_N, truth_N = probabilities_NC[:, label], targets_NC[:, label]
+        best = max(f1_score(truth_N, chances_N >= threshold) for threshold in chances_N)
+        assert f1_score(truth_N, chances_N >= thresholds_C[label]) == pytest.approx(best)

@@ -15,6 +15,7 @@ from regraft.objectives import (
     LossSum,
     causal,
     classify,
+    classify_each,
     disagreement,
     read_on,
     with_auxiliary,
@@ -149,3 +150,21 @@ def test_auxiliary_does_not_depend_on_how_a_batch_is_split(tokenizer):
     plain = classify()(grafted, given, moment([0, 1, 2])).total
     beside = own(grafted, given, moment([0, 1, 2])).total
     torch.testing.assert_close(whole.total, plain + 0.5 / 1.6 * beside)
+
+
+def test_every_class_is_predicted_by_itself():
+    model = classifier().eval()
+    targets_BC = torch.tensor([[1, 0, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1]])
+    given = dataclasses.replace(batch(), targets=targets_BC)
+    chances_BC = model(given.ids_BT, real_BT=given.real_BT).sigmoid()
+    right_BC = chances_BC.where(targets_BC == 1, 1 - chances_BC)
+    found = classify_each()(model, given, moment([0, 1, 2]))
+    assert found.count == 3
+    torch.testing.assert_close(found.total, -right_BC.log().sum())
+    weights_C = torch.tensor([3.0, 1.0, 1.0, 1.0])
+    weighed = classify_each(weights_C)(model, given, moment([0, 1, 2]))
+    more = -2 * chances_BC[:, 0].log()[targets_BC[:, 0] == 1].sum()
+    torch.testing.assert_close(weighed.total, found.total + more)
+    smooth = classify_each(label_smoothing=0.2)(model, given, moment([0, 1, 2]))
+    losses_BC = -0.9 * right_BC.log() - 0.1 * (1 - right_BC).log()
+    torch.testing.assert_close(smooth.total, losses_BC.sum())

@@ -1,5 +1,6 @@
 """Labels, checks and stratified draws, and the surface of the package."""
 
+import random
 import subprocess
 import sys
 from collections import Counter
@@ -104,3 +105,31 @@ def test_subset_examples_are_stratified_and_nested() -> None:
 def test_subset_examples_refuses_more_than_there_are() -> None:
     with pytest.raises(DataError, match="Cannot draw 5 of 2 examples"):
         subset_examples(make_examples("a", "b"), size=5, seed=0)
+
+
+def sets(*names: str) -> list[Example]:
+    """Examples whose labels are the letters of each word."""
+    return [
+        Example(f"text {row}", "|".join(each), "train.csv", row, labels=tuple(each))
+        for row, each in enumerate(names, start=2)
+    ]
+
+
+def test_labels_of_sets_are_those_of_all():
+    examples = sets("ab", "", "c", "ac")
+    labels = labels_of(examples)
+    assert labels.names == ("a", "b", "c")
+    assert labels.targets(examples).tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 1], [1, 0, 1]]
+    with pytest.raises(DataError, match=r"'d' occurs only in train\.csv \(row 3\)"):
+        check_labels_known(sets("a", "ad"), labels)
+
+
+def test_split_of_sets_leaves_every_label_to_train():
+    generator = random.Random(0)
+    for seed in range(20):
+        names = ["".join(c for c in "abcdef" if generator.random() < 0.3) for _ in range(30)]
+        examples = sets(*names, "g", "gh", "h")
+        rest, held_out = split_examples(examples, share=0.3, seed=seed)
+        assert sorted([*rest, *held_out], key=lambda e: e.row) == examples
+        assert set(labels_of(rest)) == set(labels_of(examples))
+        assert len(held_out) >= 6

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from regraft.classifier import TextClassifier, load_classifier
-from regraft.config import refuse_pairs
+from regraft.config import refuse_label_sets, refuse_pairs
 from regraft.contributions import contributions, is_additive
 from regraft.errors import ConfigError, DataError
 from regraft.evaluate import EVALUATION_TOKENS
@@ -78,6 +78,7 @@ class Explainer:
         self.classifier = getattr(classifier, "fitted_", None) or classifier
         if isinstance(self.classifier, TextClassifier):
             refuse_pairs(self.classifier.settings_.data, who="an explanation")
+            refuse_label_sets(self.classifier.settings_.data, who="an explanation")
         self.labels = tuple(str(label) for label in classifier.classes_)
 
     @classmethod

@@ -202,6 +202,45 @@ def fit_linear(
     return LinearModel(tuned, time.perf_counter() - fit_start, features)
 
 
+def linear_score(
+    train: Sequence[Example], valid: Sequence[Example], *, labels: Labels, seed: int = 0
+) -> float:
+    """What the linear arm reaches on valid in a task that no comparison takes.
+
+    Of pairs it reads both texts as one, and gives the accuracy. Of any number of labels it fits one
+    regression each, and gives the micro-F1 of the best threshold for all.
+    """
+    train, valid = ([_as_one(example) for example in part] for part in (train, valid))
+    if all(example.labels is None for example in train):
+        score = fit_linear(train, valid, labels=labels, seed=seed).valid_accuracy
+        assert score is not None, "valid has examples"
+        return score
+    features = _features(len(train))
+    try:
+        matrix = features.fit_transform([example.text for example in train])
+    except ValueError as error:
+        raise _no_words(train, arm="linear") from error
+    judge = features.transform([example.text for example in valid])
+    targets_NC, judge_targets = labels.targets(train), labels.targets(valid)
+    chances_NC = np.zeros(judge_targets.shape)
+    for target in range(len(labels)):
+        targets_N = targets_NC[:, target]
+        if targets_N.all():  # nothing to tell apart: every text bears it
+            chances_NC[:, target] = 1.0
+            continue
+        judged = (judge, judge_targets[:, target])
+        tuned = tune(matrix, targets_N, labels=("no", "yes"), valid=judged, seed=seed)
+        assert tuned.judged_NC is not None, "valid has examples"
+        chances_NC[:, target] = tuned.judged_NC[:, 1]
+    return metrics.best_micro_f1(chances_NC, judge_targets)
+
+
+def _as_one(example: Example) -> Example:
+    if example.pair is None:
+        return example
+    return dataclasses.replace(example, text=f"{example.text}\n{example.pair}", pair=None)
+
+
 def fit_naive_bayes(
     train: Sequence[Example], valid: Sequence[Example], *, labels: Labels
 ) -> NaiveBayesModel:

@@ -19,11 +19,12 @@ from regraft.bases import read_base_settings
 from regraft.batches import ExampleRows, example_rows
 from regraft.config import Settings, replace, resolve
 from regraft.errors import ConfigError, DataError, RegraftError
-from regraft.evaluate import class_probabilities, cut_share
+from regraft.evaluate import class_probabilities, cut_share, label_probabilities
 from regraft.finetune import (
     VALID_SHARE,
     EpochRecord,
     Start,
+    chosen_thresholds,
     examples_fingerprint,
     start_from_base,
     start_from_scratch,
@@ -43,6 +44,8 @@ SCRATCH = "scratch"
 
 # The column of second texts that a run is told, where the texts came without a file.
 PAIR_COLUMN = "pair"
+# And what stands between labels: the first of these that is in none.
+LABEL_SEPARATORS = ("|", ";", ",", "\t")
 
 
 @runtime_checkable
@@ -69,10 +72,12 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     name, such as {"train.lr": 3e-4}.
 
     X is a list of texts or, for fine-tuning, of pairs: tuples of two texts. Labels may be strings
-    or numbers; `classes_` holds them as they were given.
+    or numbers; `classes_` holds them as they were given. For fine-tuning, a text may have any
+    number of labels: y is then a list of sets, or scikit-learn's N x C array of 0 and 1.
     """
 
     fitted_: FittedClassifier | None
+    thresholds_: NDArray[np.float64]
 
     def __init__(
         self,
@@ -107,19 +112,19 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         holds some out and follows the accuracy on them (`history_`).
         """
         texts = _checked_contents(X)
-        classes, targets = np.unique(np.asarray(list(y)), return_inverse=True)
-        if len(texts) != len(targets):
+        classes, answers, has_sets = _checked_answers(y)
+        if len(texts) != len(answers):
             raise DataError(
-                f"There are {len(texts)} texts and {len(targets)} labels.",
+                f"There are {len(texts)} texts and {len(answers)} labels.",
                 "Each text needs one label.",
                 remedy="Check X and y.",
             )
-        check_trainable([Example("", str(classes[target]), "y", 1) for target in targets])
+        check_trainable([Example("", str(classes[t]), "y", 1) for each in answers for t in each])
         # Inside, labels are strings in the order of classes_, so that order survives any type.
         digits = len(str(len(classes)))
         examples = [
-            _example(text, label=f"{target:0{digits}d}", row=row)
-            for row, (text, target) in enumerate(zip(texts, targets, strict=True), start=1)
+            _example(content, [f"{t:0{digits}d}" for t in each], row=row, has_sets=has_sets)
+            for row, (content, each) in enumerate(zip(texts, answers, strict=True), start=1)
         ]
         if self.base is None:
             return self._fit_recipe(
@@ -135,17 +140,16 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 remedy="Leave unlabelled away, or take base=None for the whole recipe.",
             )
         train_examples, valid_examples = _held_out(examples, seed=self.seed)
-        start = self._start(examples, progress=progress)
+        start = self._start(examples, classes=classes, progress=progress)
         labels = labels_of(examples)
         tokenizer, data = start.tokenizer, start.settings.data
         model, _ = start.build_model(num_classes=len(classes), seed=self.seed)
+        valid_rows = example_rows(valid_examples, labels=labels, tokenizer=tokenizer, data=data)
         self.history_: list[EpochRecord] = list(
             train_classifier(
                 model,
                 rows=example_rows(train_examples, labels=labels, tokenizer=tokenizer, data=data),
-                valid_rows=example_rows(
-                    valid_examples, labels=labels, tokenizer=tokenizer, data=data
-                ),
+                valid_rows=valid_rows,
                 settings=start.settings,
                 auxiliary=start.auxiliary(),
                 progress=progress,
@@ -158,12 +162,17 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             tokenizer=tokenizer,
             settings=start.settings,
             fingerprints=fingerprints,
+            thresholds=chosen_thresholds(model, valid_rows),
         )
 
     def predict_proba(
         self, X: Iterable[object], *, progress: Progress = SILENT
     ) -> NDArray[np.float64]:
-        """N x C probabilities; columns are `classes_`."""
+        """N x C probabilities; columns are `classes_`.
+
+        Those of a text add up to 1, unless it may have any number of labels: then each is for
+        itself.
+        """
         check_is_fitted(self, "classes_")
         if self.fitted_ is not None:
             return self.fitted_.predict_proba(_checked_texts(X), progress=progress)
@@ -183,15 +192,36 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"{self.settings_.data.max_length} tokens and were cut."
             )
         progress.start("predict", total=len(texts))
-        probabilities_NC = class_probabilities(self.model_, rows, on_batch=progress.advance)
+        probabilities = label_probabilities if len(self.thresholds_) else class_probabilities
+        probabilities_NC = probabilities(self.model_, rows, on_batch=progress.advance)
         progress.finish()
         return probabilities_NC
 
     def predict(self, X: Iterable[object]) -> NDArray[Any]:
-        """The most probable label of every text."""
+        """The most probable label of every text.
+
+        Where a text may have any number: N x C, 1 for each label that reaches its threshold.
+        """
         probabilities_NC = self.predict_proba(X)
+        if len(self.thresholds_):
+            return (probabilities_NC >= self.thresholds_).astype(np.int64)
         predicted: NDArray[Any] = self.classes_[probabilities_NC.argmax(axis=1)]
         return predicted
+
+    def predict_sets(self, X: Iterable[object]) -> list[tuple[Any, ...]]:
+        """The labels of every text, where it may have any number of them."""
+        if not len(self.thresholds_):
+            raise ConfigError(
+                "This classifier gives every text one label.", remedy="Take predict instead."
+            )
+        return [tuple(self.classes_[row == 1].tolist()) for row in self.predict(X)]
+
+    def score(self, X: Iterable[object], y: Iterable[object], sample_weight: Any = None) -> float:
+        """Accuracy; of any number of labels, the share of texts with all of them right."""
+        if self.fitted_ is None and len(self.thresholds_) and not _is_indicator(y):
+            sets = [{str(label) for label in _as_set(labels)} for labels in y]
+            y = np.array([[str(name) in labels for name in self.classes_] for labels in sets])
+        return float(super().score(X, y, sample_weight=sample_weight))
 
     def save(self, run_dir: str | Path) -> Path:
         """Write a run folder, as the command line writes it. Labels are saved as strings."""
@@ -208,6 +238,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             kind="classifier",
             status="training",
             labels=tuple(str(label) for label in self.classes_),
+            thresholds=tuple(self.thresholds_.tolist()),
             base=None if self.base == SCRATCH else {"run_dir": str(self.base)},
             fingerprints=self.fingerprints_,
         )
@@ -241,6 +272,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             tokenizer=run.tokenizer,
             settings=run.settings,
             fingerprints=run.info.fingerprints,
+            thresholds=run.info.thresholds,
         )
 
     def _fit_recipe(
@@ -255,6 +287,12 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ConfigError(
                 "X holds pairs, and the recipe reads single texts.",
                 "Pairs of texts are for fine-tuning.",
+                remedy='Give a base to fine-tune, such as base="scratch".',
+            )
+        if any(example.labels is not None for example in examples):
+            raise ConfigError(
+                "y holds sets of labels, and the recipe gives every text one.",
+                "Any number of labels is for fine-tuning.",
                 remedy='Give a base to fine-tune, such as base="scratch".',
             )
         unread = {"preset": self.preset, "size": self.size, "epochs": self.epochs}
@@ -291,6 +329,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self, fitted: FittedClassifier, *, classes: NDArray[Any]
     ) -> "TextClassifier":
         self.fitted_ = fitted
+        self.thresholds_ = np.zeros(0)
         self.result_ = FitResult.from_dict(fitted.info.result)
         self.classes_ = classes
         self.tokenizer_ = fitted.tokenizer
@@ -298,7 +337,9 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.fingerprints_ = fitted.info.fingerprints
         return self
 
-    def _start(self, examples: Sequence[Example], *, progress: Progress) -> Start:
+    def _start(
+        self, examples: Sequence[Example], *, classes: NDArray[Any], progress: Progress
+    ) -> Start:
         assert self.base is not None, "the recipe has no start"
         base = None if self.base == SCRATCH else Path(self.base)
         if self.size is not None and base is not None:
@@ -306,12 +347,19 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"size={self.size!r} cannot change the shape of the base {self.base}.",
                 remedy='Leave size away, or start anew with base="scratch".',
             )
-        # Who loads the run later has to know that it reads pairs, and where they stand in a file.
+        # Who loads the run later has to know that it reads pairs, or gives any number of labels,
+        # and how these stand in a file.
         has_pairs = any(example.pair is not None for example in examples)
+        has_sets = any(example.labels is not None for example in examples)
+        task: dict[str, Any] = {"data.pair_column": PAIR_COLUMN} if has_pairs else {}
+        if has_sets:
+            names = "".join(str(name) for name in classes)
+            free = (sign for sign in LABEL_SEPARATORS if sign not in names)
+            task["data.label_separator"] = next(free, LABEL_SEPARATORS[-1])
         overrides = {
             "train.seed": self.seed,
             "train.epochs": self.epochs,
-            **({"data.pair_column": PAIR_COLUMN} if has_pairs else {}),
+            **task,
             **(self.settings or {}),
         }
         settings = resolve(
@@ -326,6 +374,12 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"data.pair_column is {settings.data.pair_column!r}, and X holds single texts.",
                 remedy="Give tuples of two texts, or leave the setting away.",
             )
+        if settings.data.label_separator is not None and not has_sets:
+            raise ConfigError(
+                f"data.label_separator is {settings.data.label_separator!r}, and y holds single "
+                "labels.",
+                remedy="Give a list of sets, or leave the setting away.",
+            )
         if base is not None:
             return start_from_base(base, settings=settings)
         texts = texts_of(examples)
@@ -339,8 +393,10 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tokenizer: Tokenizer,
         settings: Settings,
         fingerprints: dict[str, str],
+        thresholds: Sequence[float],
     ) -> "TextClassifier":
         self.fitted_ = None
+        self.thresholds_ = np.array(thresholds, dtype=np.float64)
         self.model_ = model
         self.classes_ = classes
         self.tokenizer_ = tokenizer
@@ -349,9 +405,47 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
 
-def _example(content: Content, *, label: str, row: int) -> Example:
+def _example(content: Content, names: Sequence[str], *, row: int, has_sets: bool) -> Example:
     text, pair = content if isinstance(content, tuple) else (content, None)
-    return Example(text, label, "X", row, pair)
+    labels = tuple(names) if has_sets else None
+    return Example(text, LABEL_SEPARATORS[0].join(names), "X", row, pair, labels)
+
+
+def _is_indicator(y: object) -> bool:
+    return isinstance(y, np.ndarray) and y.ndim == 2
+
+
+def _as_set(labels: object) -> "set[Any] | frozenset[Any] | list[Any] | tuple[Any, ...]":
+    if not isinstance(labels, set | frozenset | list | tuple):
+        raise DataError(
+            f"y holds {labels!r:.60} among sets of labels.",
+            "Either every text has one label, or each has a set of them.",
+            remedy="Put single labels into sets.",
+        )
+    return labels
+
+
+def _checked_answers(y: Iterable[object]) -> tuple[NDArray[Any], list[list[int]], bool]:
+    """The classes, those of every text by number, and whether there may be any number of them."""
+    if isinstance(y, np.ndarray) and y.ndim == 2:
+        empty = np.flatnonzero(~y.any(axis=0))
+        if not np.isin(y, (0, 1)).all() or len(empty):
+            found = f"no text has label {empty[0]}" if len(empty) else "it holds other numbers"
+            raise DataError(
+                f"y has two dimensions, and {found}.",
+                "Such an array holds 1 for each label that a text has, and else 0.",
+                remedy="Leave the column away, or give a list of sets.",
+            )
+        return np.arange(y.shape[1]), [np.flatnonzero(row).tolist() for row in y], True
+    given = list(y)
+    if any(isinstance(labels, set | frozenset | list | tuple) for labels in given):
+        sets = [_as_set(labels) for labels in given]
+        classes = np.unique(np.asarray([label for labels in sets for label in labels]))
+        numbers = {label: number for number, label in enumerate(classes.tolist())}
+        of_texts = [sorted({numbers[np.asarray(x).item()] for x in labels}) for labels in sets]
+        return classes, of_texts, True
+    classes, targets = np.unique(np.asarray(given), return_inverse=True)
+    return classes, [[target] for target in targets.tolist()], False
 
 
 def _write_texts(path: Path, texts: Sequence[str]) -> None:
@@ -421,10 +515,21 @@ def load_classifier(run_dir: str | Path) -> "TextClassifier | FittedClassifier":
     return TextClassifier.load(run_dir)
 
 
-def prediction(labels: Sequence[str], probabilities: Sequence[float]) -> dict[str, Any]:
-    """What is told of one text: its label, and the probability of each, to six digits."""
-    best = max(range(len(labels)), key=probabilities.__getitem__)
+def prediction(
+    labels: Sequence[str], probabilities: Sequence[float], *, thresholds: Sequence[float] = ()
+) -> dict[str, Any]:
+    """What is told of one text: its label, and the probability of each, to six digits.
+
+    With thresholds, the list of all labels that reach theirs.
+    """
     rounded = [round(probability, 6) for probability in probabilities]
+    if thresholds:
+        reached = zip(labels, probabilities, thresholds, strict=True)
+        return {
+            "label": [label for label, chance, needed in reached if chance >= needed],
+            "probabilities": dict(zip(labels, rounded, strict=True)),
+        }
+    best = max(range(len(labels)), key=probabilities.__getitem__)
     return {
         "label": labels[best],
         "probability": rounded[best],

@@ -354,8 +354,15 @@ def _method_contradictions(settings: Settings) -> Iterator[str]:
 
 
 def _task_contradictions(settings: Settings) -> Iterator[str]:
-    """Of pairs of texts, with what can read them."""
+    """Of pairs of texts, and of several labels, with what can read them."""
     data = settings.data
+    if data.label_separator == "":
+        yield "data.label_separator: it is empty, and has to stand between labels"
+    if data.label_separator is not None and settings.train.rdrop is not None:
+        yield (
+            "train.rdrop: compares one distribution over all classes, and data.label_separator "
+            "makes one of each"
+        )
     if data.pair_column is None:
         return
     if data.pair_column == data.text_column:
@@ -379,8 +386,27 @@ def refuse_pairs(data: DataSettings, *, who: str) -> None:
         )
 
 
+def refuse_label_sets(data: DataSettings, *, who: str) -> None:
+    """Refuse examples with any number of labels, for whoever expects one each."""
+    if data.label_separator is not None:
+        raise ConfigError(
+            f"data.label_separator is {data.label_separator!r}, and {who} knows one label a text.",
+            "Several labels are for `regraft finetune`, `evaluate`, `predict` and `export`.",
+            remedy="Use one of these, or leave --label-separator away.",
+        )
+
+
 def check_same_task(data: DataSettings, *, learned: DataSettings, run: str) -> None:
-    """Refuse to ask a run, by its name, about pairs if it learned single texts; and the reverse."""
+    """Refuse to ask a run, by its name, about pairs if it learned single texts; and the reverse.
+
+    The same for several labels.
+    """
+    if (data.label_separator is None) != (learned.label_separator is None):
+        number = "one label each" if learned.label_separator is None else "several labels"
+        raise ConfigError(
+            f"{run} learned {number}, and data.label_separator is {data.label_separator!r}.",
+            remedy="Read the file as the run learned, or fine-tune anew.",
+        )
     if (data.pair_column is None) == (learned.pair_column is None):
         return
     if learned.pair_column is None:
@@ -432,6 +458,8 @@ def _without_effect(settings: Settings, *, carried: Mapping[str, Any]) -> Iterat
         yield "data.windows: pre-training reads all text anyway; leave it for fine-tuning"
     if settings.data.pair_column is not None:
         yield "data.pair_column: pre-training reads single texts; leave it for fine-tuning"
+    if settings.data.label_separator is not None:
+        yield "data.label_separator: pre-training reads no labels; leave it for fine-tuning"
     if settings.head.pooling == "attention":
         yield "head.pooling: attention is learned with labels; leave it for fine-tuning"
     kind = settings.objective.kind

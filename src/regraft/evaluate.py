@@ -25,12 +25,15 @@ from regraft.metrics import (
     expected_calibration_error,
     log_probabilities,
     macro_f1,
+    mean_f1_shares,
+    micro_f1_shares,
     softmax,
 )
 from regraft.model import Backbone
 from regraft.objectives import TOKEN_LOSS, Objective, Reading, class_scores
 from regraft.runfolder import load_run
 from regraft.runtime import SILENT, Progress
+from regraft.statistics import score_interval
 from regraft.text import Labels, check_labels_known, load_examples
 
 # Positions computed at once, padding included: 32 texts of 256 tokens, or more of shorter ones.
@@ -54,7 +57,36 @@ class Evaluation:
         return asdict(self)
 
 
-@torch.no_grad()
+@dataclass(frozen=True)
+class LabelScore:
+    """One of several labels: how many examples bear it, how many were said to, and how well."""
+
+    label: str
+    threshold: float
+    count: int
+    predicted: int
+    precision: float
+    recall: float
+    f1: float
+
+
+@dataclass(frozen=True)
+class SetEvaluation:
+    """What a classifier that gives any number of labels did on a labelled file."""
+
+    num_examples: int
+    micro_f1: Interval
+    macro_f1: Interval
+    exact_match: Interval
+    calibration_error: float
+    cut_share: float
+    labels: tuple[LabelScore, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return asdict(self)
+
+
 def class_probabilities(
     model: Model, rows: Rows, *, on_batch: Callable[[int], None] = lambda num_rows: None
 ) -> NDArray[np.float64]:
@@ -70,6 +102,31 @@ def class_probabilities(
         means_NC = sums_NC / np.bincount(windows.text_numbers)[:, None]
         on_batch(len(rows.lengths))
         return softmax(means_NC, np.isfinite(means_NC))[0]
+    scores_NC = _scores(model, rows, on_batch=on_batch)
+    return torch.from_numpy(scores_NC).softmax(dim=1).numpy()
+
+
+def label_probabilities(
+    model: Model, rows: Rows, *, on_batch: Callable[[int], None] = lambda num_rows: None
+) -> NDArray[np.float64]:
+    """N x C probabilities of every label by itself, where a text may bear any number of them.
+
+    Of a text that goes on in windows, the mean of their log-odds counts.
+    """
+    windows = rows.windows if isinstance(rows, ExampleRows) else None
+    if windows is None:
+        scores_NC = _scores(model, rows, on_batch=on_batch)
+    else:
+        scores_WC = _scores(model, windows, on_batch=lambda num_rows: None)
+        scores_NC = np.zeros((len(rows.lengths), scores_WC.shape[1]))
+        np.add.at(scores_NC, windows.text_numbers, scores_WC)
+        scores_NC /= np.bincount(windows.text_numbers)[:, None]
+        on_batch(len(rows.lengths))
+    return torch.from_numpy(scores_NC).sigmoid().numpy()
+
+
+@torch.no_grad()
+def _scores(model: Model, rows: Rows, *, on_batch: Callable[[int], None]) -> NDArray[np.float64]:
     model.eval()
     device = next(model.parameters()).device
     parts, places = [], []
@@ -77,12 +134,12 @@ def class_probabilities(
         batch = rows.batch(numbers).to(device)
         scores_BC = class_scores(model, batch)
         # Off the device first: MPS has no double precision.
-        parts.append(scores_BC.cpu().double().softmax(dim=1).numpy())
+        parts.append(scores_BC.cpu().double().numpy())
         places.append(numbers)
         on_batch(len(numbers))
-    probabilities_NC = np.empty((len(rows.lengths), parts[0].shape[1]))
-    probabilities_NC[np.concatenate(places)] = np.concatenate(parts)
-    return probabilities_NC
+    scores_NC = np.empty((len(rows.lengths), parts[0].shape[1]))
+    scores_NC[np.concatenate(places)] = np.concatenate(parts)
+    return scores_NC
 
 
 @torch.no_grad()
@@ -156,13 +213,60 @@ def evaluation(
     )
 
 
+def set_evaluation(
+    probabilities_NC: NDArray[np.float64],
+    *,
+    targets_NC: NDArray[np.int64],
+    labels: Labels,
+    thresholds_C: NDArray[np.float64],
+    cut_share: float,
+) -> SetEvaluation:
+    """The numbers a user asks for where an example has any number of labels."""
+    predicted_NC = probabilities_NC >= thresholds_C
+    chances = probabilities_NC.ravel()
+    return SetEvaluation(
+        num_examples=len(targets_NC),
+        micro_f1=score_interval(micro_f1_shares(predicted_NC, targets_NC)[None]),
+        macro_f1=score_interval(mean_f1_shares(predicted_NC, targets_NC)[None]),
+        exact_match=accuracy_interval((predicted_NC == targets_NC).all(axis=1)[None]),
+        # Of every yes and no: whether the more probable of the two is right as often as it says.
+        calibration_error=expected_calibration_error(
+            np.stack([1 - chances, chances], axis=1), targets_NC.ravel()
+        ),
+        cut_share=cut_share,
+        labels=tuple(
+            _label_score(predicted_N, targets_N, label=label, threshold=float(threshold))
+            for predicted_N, targets_N, label, threshold in zip(
+                predicted_NC.T, targets_NC.T, labels, thresholds_C, strict=True
+            )
+        ),
+    )
+
+
+def _label_score(
+    predicted_N: NDArray[np.bool_], targets_N: NDArray[np.int64], *, label: str, threshold: float
+) -> LabelScore:
+    hits, predicted, count = (
+        int(part.sum()) for part in (predicted_N & (targets_N == 1), predicted_N, targets_N)
+    )
+    return LabelScore(
+        label=label,
+        threshold=threshold,
+        count=count,
+        predicted=predicted,
+        precision=hits / max(predicted, 1),
+        recall=hits / max(count, 1),
+        f1=2 * hits / max(predicted + count, 1),
+    )
+
+
 def evaluate(
     run_dir: str | Path,
     path: str | Path,
     *,
     data: DataSettings | None = None,
     progress: Progress = SILENT,
-) -> Evaluation:
+) -> Evaluation | SetEvaluation:
     """A saved classifier on a labelled file; columns and encoding as at training unless given."""
     run = load_run(Path(run_dir), kind="classifier")
     labels = Labels(run.info.labels)
@@ -171,9 +275,19 @@ def evaluate(
     examples = load_examples(path, data=data)
     check_labels_known(examples, labels)
     rows = example_rows(examples, labels=labels, tokenizer=run.tokenizer, data=run.settings.data)
+    has_sets = run.settings.data.label_separator is not None
+    probabilities = label_probabilities if has_sets else class_probabilities
     progress.start("evaluate", total=len(examples))
-    probabilities_NC = class_probabilities(run.model, rows, on_batch=progress.advance)
+    probabilities_NC = probabilities(run.model, rows, on_batch=progress.advance)
     progress.finish()
+    if has_sets:
+        return set_evaluation(
+            probabilities_NC,
+            targets_NC=rows.targets,
+            labels=labels,
+            thresholds_C=np.array(run.info.thresholds),
+            cut_share=cut_share(rows),
+        )
     targets_N = labels.targets(examples)
     return evaluation(
         probabilities_NC, targets_N=targets_N, labels=labels, cut_share=cut_share(rows)

@@ -21,11 +21,11 @@ from regraft.batches import ExampleRows, example_rows
 from regraft.checkpoint import kept_steps
 from regraft.config import Settings, resolve
 from regraft.errors import ConfigError, DataError
-from regraft.evaluate import class_probabilities, cut_share
+from regraft.evaluate import class_probabilities, cut_share, label_probabilities
 from regraft.heads import Model
 from regraft.lowrank import add_adapters, merge_adapters
-from regraft.metrics import accuracy
-from regraft.objectives import Objective, classify, with_auxiliary
+from regraft.metrics import accuracy, best_micro_f1, f1_thresholds
+from regraft.objectives import Objective, classify, classify_each, with_auxiliary
 from regraft.parallel import world
 from regraft.runfolder import RunFolder, RunInfo, open_run, read_info
 from regraft.runtime import SILENT, Progress, device, fingerprint
@@ -42,13 +42,19 @@ from regraft.text import (
 )
 from regraft.trainer import BEST, MEAN, TrainState, build_state
 
+# What is followed on valid: of one label each, and of any number.
+ACCURACY, MICRO_F1 = "accuracy", "micro-F1"
+
 # Share of the training examples that become valid when no valid file is given.
 VALID_SHARE = 0.15
 
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """Accuracy on valid after an epoch; epoch 0 is before the first and has no loss."""
+    """Accuracy on valid after an epoch; epoch 0 is before the first and has no loss.
+
+    Where examples have any number of labels it is the micro-F1, of the best threshold for all.
+    """
 
     epoch: int
     step: int
@@ -59,7 +65,10 @@ class EpochRecord:
 
 @dataclass(frozen=True)
 class FinetuneResult:
-    """What a fine-tuning run gave; `best_epoch` is that of the weights kept, if not the last."""
+    """What a fine-tuning run gave; `best_epoch` is that of the weights kept, if not the last.
+
+    `followed` names what `valid_accuracy` holds.
+    """
 
     run_dir: str
     base: str
@@ -71,6 +80,7 @@ class FinetuneResult:
     seconds: float
     transplant: str
     best_epoch: int | None = None
+    followed: str = ACCURACY
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -206,8 +216,11 @@ def _finetune(
         seconds=records[-1].seconds,
         transplant=told,
         best_epoch=best,
+        followed=MICRO_F1 if has_label_sets(rows) else ACCURACY,
     )
-    folder.finish(dataclasses.replace(info, result=result.to_dict()), model=model)
+    thresholds = chosen_thresholds(model, valid_rows)
+    info = dataclasses.replace(info, result=result.to_dict(), thresholds=thresholds)
+    folder.finish(info, model=model)
     return result
 
 
@@ -233,6 +246,11 @@ def load_splits(
     else:
         valid_examples = load_examples(valid, data=settings.data)
     check_labels_known(valid_examples, labels_of(train_examples))
+    separator = settings.data.label_separator
+    if separator is not None and all(len(example.names) < 2 for example in train_examples):
+        progress.say(
+            f"No example of {train} has more than one label: is {separator!r} what stands between?"
+        )
     return train_examples, valid_examples
 
 
@@ -269,6 +287,7 @@ def train_classifier(
     if train.lora_rank is not None:
         adapters = add_adapters(model, rank=train.lora_rank, seed=train.seed)
     state = build_state(model.to(device()), settings=train, num_rows=len(rows.lengths))
+    followed = MICRO_F1 if has_label_sets(rows) else ACCURACY
     history: list[EpochRecord] = []
     losses: list[float] = []
     checkpoints = None
@@ -295,7 +314,7 @@ def train_classifier(
             _stop_early(state, history=history, patience=train.patience)
         losses.clear()
         if folder is not None:
-            folder.log(_log_entry(record))
+            folder.log(_log_entry(record, followed=followed))
         return record
 
     if not history:
@@ -328,6 +347,19 @@ def train_classifier(
         merge_adapters(adapters)
 
 
+def has_label_sets(rows: ExampleRows) -> bool:
+    """Do examples bear any number of labels?"""
+    return rows.targets.ndim == 2
+
+
+def chosen_thresholds(model: Model, valid_rows: ExampleRows) -> tuple[float, ...]:
+    """The probability from which each label counts, chosen on valid; none of one label each."""
+    if not has_label_sets(valid_rows):
+        return ()
+    probabilities_NC = label_probabilities(model, valid_rows)
+    return tuple(f1_thresholds(probabilities_NC, valid_rows.targets).tolist())
+
+
 def best_epoch(history: Sequence[EpochRecord]) -> int | None:
     """The first of the epochs that are best on valid; the one before training does not count."""
     trained = history[1:]
@@ -354,11 +386,11 @@ def _stop_early(state: TrainState, *, history: Sequence[EpochRecord], patience: 
 def _objective(rows: ExampleRows, *, auxiliary: Objective | None, settings: Settings) -> Objective:
     """The classes, and beside them what the base goes on learning."""
     train = settings.train
-    main = classify(
-        _class_weights(rows, settings=settings),
-        label_smoothing=train.label_smoothing or 0.0,
-        rdrop=train.rdrop,
-    )
+    weights_C, smoothing = _class_weights(rows, settings=settings), train.label_smoothing or 0.0
+    if has_label_sets(rows):
+        main = classify_each(weights_C, label_smoothing=smoothing)
+    else:
+        main = classify(weights_C, label_smoothing=smoothing, rdrop=train.rdrop)
     if train.auxiliary_weight is None:
         return main
     assert auxiliary is not None, "with train.auxiliary_weight, pass the auxiliary of the start"
@@ -372,23 +404,32 @@ def _objective(rows: ExampleRows, *, auxiliary: Objective | None, settings: Sett
     )
 
 
-def _log_entry(record: EpochRecord) -> dict[str, Any]:
+def _log_entry(record: EpochRecord, *, followed: str) -> dict[str, Any]:
     return {
         "step": record.step,
         "epoch": record.epoch,
         "loss": record.train_loss,
-        "valid_accuracy": record.valid_accuracy,
+        f"valid_{followed.lower().replace('-', '_')}": record.valid_accuracy,
     }
 
 
 def _valid_accuracy(model: Model, rows: ExampleRows) -> float:
+    if has_label_sets(rows):
+        return best_micro_f1(label_probabilities(model, rows), rows.targets)
     return accuracy(class_probabilities(model, rows).argmax(axis=1), rows.targets)
 
 
 def _class_weights(rows: ExampleRows, *, settings: Settings) -> torch.Tensor | None:
-    """Inverse frequency, scaled so that the mean weight of an example is 1."""
+    """Inverse frequency, scaled so that the mean weight of an example is 1.
+
+    Of several labels, how many examples without a label come on one that bears it.
+    """
     if settings.train.class_weight is None:
         return None
+    if has_label_sets(rows):
+        bearing_C = rows.targets.sum(axis=0)
+        ratios_C = (len(rows.targets) - bearing_C) / np.maximum(bearing_C, 1)
+        return torch.tensor(np.maximum(ratios_C, 1 / len(rows.targets)), dtype=torch.float32)
     counts_C = np.bincount(rows.targets)
     weights_C = len(rows.targets) / (len(counts_C) * np.maximum(counts_C, 1))
     return torch.tensor(weights_C, dtype=torch.float32)

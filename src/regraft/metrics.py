@@ -7,7 +7,7 @@ Intervals and bins. Letters: S seeds, N examples, C classes. Knows no models, no
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Num
+from jaxtyping import Bool, Float, Int, Num, Shaped
 
 from regraft.statistics import Interval as Interval
 from regraft.statistics import score_interval
@@ -16,6 +16,8 @@ _COLLAPSED_SHARE = 0.99
 # Nats, summed over all examples, that a temperature e times too high or too low costs.
 _PULL_TO_ONE = 1.0
 _MOST_TEMPERATURE = 20.0
+# Examples with a label, and without it, that its threshold is chosen by.
+FEWEST_TO_CHOOSE_BY = 10
 # A smaller probability counts as this one, so that no answer alone can forbid a class.
 _LEAST_CHANCE = 1e-12
 
@@ -84,6 +86,86 @@ def macro_f1_shares(
         cost_N = (f1_C * scale_C)[predictions_N] + (f1_C * scale_C)[targets_N]
         shares.append(score + gain_N - cost_N)
     return np.stack(shares)
+
+
+def micro_f1_shares(
+    predicted_NC: Bool[np.ndarray, "N C"], targets_NC: Int[np.ndarray, "N C"]
+) -> Float[np.ndarray, " N"]:
+    """What each example with any number of labels adds to micro-F1; their mean is the score."""
+    _require_examples(len(targets_NC))
+    is_label_NC = targets_NC == 1
+    hits_N = (predicted_NC & is_label_NC).sum(axis=1)
+    return _f1_shares(hits_N, predicted_NC.sum(axis=1) + is_label_NC.sum(axis=1))
+
+
+def mean_f1_shares(
+    predicted_NC: Bool[np.ndarray, "N C"], targets_NC: Int[np.ndarray, "N C"]
+) -> Float[np.ndarray, " N"]:
+    """The same for the mean of the labels' F1; one neither present nor predicted is left out."""
+    _require_examples(len(targets_NC))
+    is_label_NC = targets_NC == 1
+    hits_NC, mentions_NC = predicted_NC & is_label_NC, predicted_NC.astype(int) + is_label_NC
+    seen = np.flatnonzero(mentions_NC.any(axis=0))
+    if not len(seen):
+        return np.ones(len(targets_NC))
+    shares = [_f1_shares(hits_NC[:, c], mentions_NC[:, c]) for c in seen]
+    means_N: Float[np.ndarray, " N"] = np.stack(shares).mean(axis=0)
+    return means_N
+
+
+def _f1_shares(
+    hits_N: Shaped[np.ndarray, " N"], mentions_N: Shaped[np.ndarray, " N"]
+) -> Float[np.ndarray, " N"]:
+    """First-order shares of 2 hits / mentions, as for macro-F1; where nothing is said, all is."""
+    total = mentions_N.sum()
+    if not total:
+        return np.ones(len(hits_N))
+    score = 2 * hits_N.sum() / total
+    shares_N: Float[np.ndarray, " N"] = (
+        score + len(hits_N) * (2 * hits_N - score * mentions_N) / total
+    )
+    return shares_N
+
+
+def best_micro_f1(
+    probabilities_NC: Float[np.ndarray, "N C"], targets_NC: Int[np.ndarray, "N C"]
+) -> float:
+    """The micro-F1 of the one threshold, the same for all labels, that is best for it."""
+    _require_examples(len(targets_NC))
+    scores, _ = _f1_by_threshold(probabilities_NC.ravel(), targets_NC.ravel())
+    return float(scores.max())
+
+
+def f1_thresholds(
+    probabilities_NC: Float[np.ndarray, "N C"], targets_NC: Int[np.ndarray, "N C"]
+) -> Float[np.ndarray, " C"]:
+    """For every label the probability from which it counts, with the best F1 on these examples.
+
+    One half where too few examples bear it, or do not bear it, to choose by.
+    """
+    chosen = []
+    for probabilities_N, targets_N in zip(probabilities_NC.T, targets_NC.T, strict=True):
+        if min(targets_N.sum(), (1 - targets_N).sum()) < FEWEST_TO_CHOOSE_BY:
+            chosen.append(0.5)
+            continue
+        scores, thresholds = _f1_by_threshold(probabilities_N, targets_N)
+        is_best = scores == scores.max()
+        chosen.append(float(min(thresholds[is_best], key=lambda each: abs(each - 0.5))))
+    return np.array(chosen)
+
+
+def _f1_by_threshold(
+    probabilities_N: Float[np.ndarray, " N"], targets_N: Int[np.ndarray, " N"]
+) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
+    """F1 of every set of answers that a threshold can make, and a threshold that makes it."""
+    order = np.argsort(-probabilities_N, kind="stable")
+    falling_N, hits_N = probabilities_N[order], targets_N[order].cumsum()
+    next_N = np.append(falling_N[1:], 0.0)
+    mentions_N = np.arange(1, len(order) + 1) + targets_N.sum()
+    # Equal probabilities stand on one side of any threshold.
+    is_cut_N = falling_N > next_N
+    is_cut_N[-1] = True
+    return (2 * hits_N / mentions_N)[is_cut_N], ((falling_N + next_N) / 2)[is_cut_N]
 
 
 def accuracy_interval(

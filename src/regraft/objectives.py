@@ -259,6 +259,28 @@ def classify(
     return objective
 
 
+def classify_each(
+    weights_C: Float[Tensor, " C"] | None = None, *, label_smoothing: float = 0.0
+) -> Objective:
+    """Predict for every class by itself whether a row bears it: targets are rows of 0 and 1.
+
+    The loss of a row is summed over the classes: minus the log-probability of its set of labels.
+    With weights, to bear a class counts as the class weighs. Smoothing moves targets towards one
+    half.
+    """
+
+    def objective(model: Model, batch: Batch, moment: Moment) -> LossSum:
+        scores_BC = class_scores(model, batch)
+        targets_BC = batch.targets.to(scores_BC) * (1 - label_smoothing) + label_smoothing / 2
+        weights = None if weights_C is None else weights_C.to(scores_BC)
+        total = F.binary_cross_entropy_with_logits(
+            scores_BC, targets_BC, pos_weight=weights, reduction="sum"
+        )
+        return LossSum(total, len(batch.targets))
+
+    return objective
+
+
 def class_scores(model: Model, batch: Batch) -> Float[Tensor, "B C"]:
     """What a classifier makes of a batch of texts or pairs."""
     scores_BC: Tensor = model(

@@ -15,6 +15,7 @@ from regraft.arms import Task
 from regraft.bases import read_base_settings
 from regraft.config import (
     Settings,
+    refuse_label_sets,
     refuse_pairs,
     resolve,
     settings_from_dict,
@@ -86,6 +87,7 @@ def check_request(request: Request, *, jobs: int) -> None:
         raise ConfigError(f"--jobs is {jobs}.", "It must be 1 or more.", remedy="Use 1 or 2.")
     for settings in request.settings.values():
         refuse_pairs(settings.data, who="`regraft compare`")
+        refuse_label_sets(settings.data, who="`regraft compare`")
         if settings.train.minutes is not None:
             raise ConfigError(
                 "Arms cannot be compared by the clock: train.minutes is "

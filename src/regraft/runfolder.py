@@ -42,6 +42,8 @@ class RunInfo:
     kind: Kind
     status: Literal["training", "complete"]
     labels: tuple[str, ...] = ()
+    # Of a classifier that gives any number of labels: the probability from which each counts.
+    thresholds: tuple[float, ...] = ()
     base: dict[str, Any] | None = None
     fingerprints: dict[str, str] = field(default_factory=dict)
     result: dict[str, Any] = field(default_factory=dict)
@@ -284,6 +286,13 @@ def load_run(run_dir: Path, *, kind: Kind | None = None) -> LoadedRun:
         if not (run_dir / name).exists():
             raise _incomplete(run_dir / name)
     settings = read_settings(run_dir)
+    if len(info.thresholds) != len(info.labels) * (settings.data.label_separator is not None):
+        raise RunFolderError(
+            f"{run_dir / 'run.json'} has {len(info.thresholds)} thresholds for {len(info.labels)} "
+            "labels.",
+            "There is one for each where a text may have any number of labels, and else none.",
+            remedy="Restore the folder or train again.",
+        )
     tokenizer = load_tokenizer(run_dir / "tokenizer.json")
     tensors = _load_weights(run_dir / "model.safetensors", digest=info.weights_digest)
     _check_vocabulary(run_dir, tensors=tensors, tokenizer=tokenizer, model=settings.model)
@@ -315,7 +324,8 @@ def read_info(run_dir: Path) -> RunInfo:
             f"{run_dir / 'run.json'} lacks {', '.join(sorted(missing))}.",
             remedy="Restore the folder or train again.",
         )
-    values["labels"] = tuple(values.get("labels", ()))
+    for name in ("labels", "thresholds"):
+        values[name] = tuple(values.get(name, ()))
     return RunInfo(**{key: value for key, value in values.items() if key in known})
 
 

@@ -181,6 +181,13 @@ class DataSettings(_Section):
         Doc("Fine-tuning: column or key of a second text; both are read as one row, in order."),
     ] = None
     label_column: Annotated[str, Doc("Column or key of the label.")] = "label"
+    label_separator: Annotated[
+        str | None,
+        Doc(
+            "Fine-tuning: examples have any number of labels, with this between them, such as `|`; "
+            "JSON may list them. Off means one label each."
+        ),
+    ] = None
     encoding: Annotated[str, Doc("Encoding of text files.")] = "utf-8"
     documents: Annotated[
         Literal["line", "blank"],

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from regraft.adaptation import check_one_process
 from regraft.batches import ExampleRows
-from regraft.config import Settings, refuse_pairs
+from regraft.config import Settings, refuse_label_sets, refuse_pairs
 from regraft.errors import ConfigError, DataError
 from regraft.evaluate import class_probabilities
 from regraft.finetune import FinetuneResult, finetune, load_splits
@@ -57,6 +57,7 @@ def self_train(
     """
     check_one_process("--self-train")
     refuse_pairs(settings.data, who="--self-train")
+    refuse_label_sets(settings.data, who="--self-train")
     if not 0 < confidence < 1:
         raise ConfigError(
             f"The confidence is {confidence:g}.",

@@ -68,6 +68,9 @@ Assignments = Annotated[
 TextColumn = Annotated[str | None, _setting("data.text_column", "--text", "NAME")]
 PairColumn = Annotated[str | None, _setting("data.pair_column", "--text-pair", "NAME")]
 LabelColumn = Annotated[str | None, _setting("data.label_column", "--label", "NAME")]
+LabelSeparator = Annotated[
+    str | None, _setting("data.label_separator", "--label-separator", "SIGN")
+]
 Encoding = Annotated[str | None, _setting("data.encoding", "--encoding", "NAME")]
 Documents = Annotated[
     Literal["line", "blank"] | None, _setting("data.documents", "--documents", None)
@@ -144,6 +147,7 @@ def data_flags(
     text: str | None = None,
     text_pair: str | None = None,
     label: str | None = None,
+    label_separator: str | None = None,
     encoding: str | None = None,
     documents: str | None = None,
     max_length: int | None = None,
@@ -153,6 +157,7 @@ def data_flags(
         "data.text_column": text,
         "data.pair_column": text_pair,
         "data.label_column": label,
+        "data.label_separator": label_separator,
         "data.encoding": encoding,
         "data.documents": documents,
         "data.max_length": max_length,

@@ -14,7 +14,7 @@ from regraft.cli import terminal
 if TYPE_CHECKING:
     from regraft.bench import BenchResult
     from regraft.demo import DemoResult
-    from regraft.evaluate import Evaluation
+    from regraft.evaluate import Evaluation, SetEvaluation
     from regraft.evidence import Comparison
     from regraft.finetune import FinetuneResult
     from regraft.fit import FitResult
@@ -175,8 +175,12 @@ def show_bench(result: "BenchResult") -> None:
         )
 
 
-def show_finetuned(result: "FinetuneResult") -> None:
-    """Accuracy before the first and after every epoch, and what came from the base."""
+def show_finetuned(result: "FinetuneResult", *, linear: float | None) -> None:
+    """Accuracy before the first and after every epoch, and what came from the base.
+
+    `linear` is the line to beat on valid, where it was measured.
+    """
+    beside = [] if linear is None else [("the linear arm (TF-IDF)", f"{linear:.1%}")]
     accuracies = [f"{accuracy:.1%}" for accuracy in result.valid_accuracy]
     best = result.best_epoch
     kept = [] if best is None else [("weights kept", f"of epoch {best}, the best on valid")]
@@ -188,9 +192,10 @@ def show_finetuned(result: "FinetuneResult") -> None:
             ("labels", ", ".join(result.labels)),
             ("examples", f"{result.num_train:,} to learn from, {result.num_valid:,} to watch"),
             ("texts cut", f"{result.cut_share:.1%}"),
-            ("valid accuracy before", accuracies[0] if accuracies else "-"),
-            ("valid accuracy by epoch", " ".join(accuracies[1:]) or "-"),
+            (f"valid {result.followed} before", accuracies[0] if accuracies else "-"),
+            (f"valid {result.followed} by epoch", " ".join(accuracies[1:]) or "-"),
             *kept,
+            *beside,
             ("time", terminal.duration(result.seconds)),
             ("run folder", result.run_dir),
         ],
@@ -219,6 +224,42 @@ def show_evaluation(evaluation: "Evaluation") -> None:
             ],
             right=evaluation.labels,
         )
+
+
+def show_set_evaluation(evaluation: "SetEvaluation") -> None:
+    """Scores with their intervals, then every label by itself."""
+    intervals = (
+        ("micro-F1", evaluation.micro_f1),
+        ("macro-F1", evaluation.macro_f1),
+        ("all labels right", evaluation.exact_match),
+    )
+    terminal.show_table(
+        ["evaluated", ""],
+        [
+            ("examples", f"{evaluation.num_examples:,}"),
+            *(
+                (name, f"{score.mean:.1%} (95 %: {score.low:.1%} to {score.high:.1%})")
+                for name, score in intervals
+            ),
+            ("calibration error", f"{evaluation.calibration_error:.3f}"),
+            ("texts cut", f"{evaluation.cut_share:.1%}"),
+        ],
+    )
+    heads = ["label", "examples", "predicted", "precision", "recall", "F1", "threshold"]
+    terminal.show_table(
+        heads,
+        [
+            (
+                score.label,
+                f"{score.count:,}",
+                f"{score.predicted:,}",
+                *(f"{part:.1%}" for part in (score.precision, score.recall, score.f1)),
+                f"{score.threshold:.2f}",
+            )
+            for score in evaluation.labels
+        ],
+        right=heads[1:],
+    )
 
 
 def show_fitted(result: "FitResult", *, tested: "FinalScore | None") -> None:

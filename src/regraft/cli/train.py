@@ -196,6 +196,7 @@ def finetune(
     text: options.TextColumn = None,
     text_pair: options.PairColumn = None,
     label: options.LabelColumn = None,
+    label_separator: options.LabelSeparator = None,
     encoding: options.Encoding = None,
     config: options.Config = None,
     preset: options.Preset = None,
@@ -212,6 +213,7 @@ def finetune(
       regraft finetune --base scratch --train train.csv --out runs/scratch --size tiny
       regraft finetune --base runs/base --train pairs.csv --text question --text-pair answer \\
         --out runs/answers
+      regraft finetune --base runs/base --train tags.csv --label-separator "|" --out runs/tags
       regraft finetune --base runs/base --train train.csv --out runs/more --adapt 5 \\
         --unlabelled reviews.txt --self-train 1
     """
@@ -240,7 +242,13 @@ def finetune(
         assignments=assignments,
         base=base_path,
         flags={
-            **data_flags(text=text, text_pair=text_pair, label=label, encoding=encoding),
+            **data_flags(
+                text=text,
+                text_pair=text_pair,
+                label=label,
+                label_separator=label_separator,
+                encoding=encoding,
+            ),
             **train_flags(
                 steps=steps,
                 epochs=epochs,
@@ -294,7 +302,25 @@ def finetune(
     if json:
         terminal.show_json(result.to_dict())
     else:
-        results.show_finetuned(result)
+        results.show_finetuned(result, linear=_linear_beside(train, valid, settings=settings))
+
+
+def _linear_beside(train: Path, valid: Path | None, *, settings: Settings) -> float | None:
+    """The line to beat in a task that `regraft compare` does not take; other tasks compare."""
+    data = settings.data
+    if data.pair_column is None and data.label_separator is None:
+        return None
+    # Standard input is read already, and of many processes each would do it.
+    if Path("-") in (train, valid) or os.environ.get("WORLD_SIZE", "1") != "1":
+        return None
+    from regraft.baselines import linear_score
+    from regraft.finetune import load_splits
+    from regraft.runtime import SILENT
+    from regraft.text import labels_of
+
+    examples, watched = load_splits(train, valid=valid, settings=settings, progress=SILENT)
+    seed = settings.train.seed
+    return linear_score(examples, watched, labels=labels_of(examples), seed=seed)
 
 
 def _check_shape(

@@ -25,6 +25,7 @@ def evaluate(
     text: options.TextColumn = None,
     text_pair: options.PairColumn = None,
     label: options.LabelColumn = None,
+    label_separator: options.LabelSeparator = None,
     encoding: options.Encoding = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -35,13 +36,21 @@ def evaluate(
     Example:
       regraft evaluate runs/reviews test.csv
     """
+    from regraft.evaluate import Evaluation, SetEvaluation
     from regraft.evaluate import evaluate as run_evaluate
     from regraft.fitted import evaluate_fitted
     from regraft.runfolder import read_info
 
     _check_finetuned(run)
-    flags = data_flags(text=text, text_pair=text_pair, label=label, encoding=encoding)
+    flags = data_flags(
+        text=text,
+        text_pair=text_pair,
+        label=label,
+        label_separator=label_separator,
+        encoding=encoding,
+    )
     data = data_of(run, flags)
+    evaluation: Evaluation | SetEvaluation
     with terminal.progress_on_stderr(quiet=quiet) as progress:
         if read_info(run).kind == "blend":
             evaluation = evaluate_fitted(run, file, data=data, progress=progress)["blend"]
@@ -49,6 +58,8 @@ def evaluate(
             evaluation = run_evaluate(run, file, data=data, progress=progress)
     if json:
         terminal.show_json(evaluation.to_dict())
+    elif isinstance(evaluation, SetEvaluation):
+        results.show_set_evaluation(evaluation)
     else:
         results.show_evaluation(evaluation)
 
@@ -83,6 +94,7 @@ def predict(
       echo "Un livre charmant." | regraft predict runs/reviews - --format jsonl
     """
     from regraft.classifier import load_classifier, prediction
+    from regraft.runfolder import read_info
     from regraft.runtime import write_text
     from regraft.text import read_documents
 
@@ -90,17 +102,20 @@ def predict(
     flags = data_flags(text=text, text_pair=text_pair, encoding=encoding, documents=documents)
     data = data_of(run, flags)
     items = list(read_documents([file], data=data))
-    classifier = load_classifier(run)
+    classifier, thresholds = load_classifier(run), read_info(run).thresholds
     labels = [str(label) for label in classifier.classes_]
     with terminal.progress_on_stderr(quiet=quiet) as progress:
         texts: list[Any] = [item.content for item in items]
         probabilities = classifier.predict_proba(texts, progress=progress).tolist()
     records = [
-        {**_texts(item), **prediction(labels, row)}
+        {**_texts(item), **prediction(labels, row, thresholds=thresholds)}
         for item, row in zip(items, probabilities, strict=True)
     ]
     written = format or ("jsonl" if out and out.suffix == ".jsonl" else "csv")
-    table = (_jsonl if written == "jsonl" else _csv)(records, labels)
+    if written == "jsonl":
+        table = _jsonl(records)
+    else:
+        table = _csv(records, labels, separator=data.label_separator or "")
     if out is not None:
         write_text(out, table)
         if not quiet:
@@ -229,16 +244,22 @@ def _texts(item: "Document") -> dict[str, str]:
     return {"text": item.text} if item.pair is None else {"text": item.text, "pair": item.pair}
 
 
-def _csv(records: Sequence[dict[str, Any]], labels: Sequence[str]) -> str:
+def _csv(records: Sequence[dict[str, Any]], labels: Sequence[str], *, separator: str) -> str:
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
-    told = [name for name in ("text", "pair", "label") if not records or name in records[0]]
-    writer.writerow([*told, "probability", *(f"p({label})" for label in labels)])
+    told = [name for name in records[0] if name != "probabilities"]
+    writer.writerow([*told, *(f"p({label})" for label in labels)])
     for record in records:
-        numbers = (record["probability"], *record["probabilities"].values())
-        writer.writerow([*(record[name] for name in told), *(f"{p:.6f}" for p in numbers)])
+        cells = [_cell(record[name], separator=separator) for name in told]
+        writer.writerow([*cells, *(f"{p:.6f}" for p in record["probabilities"].values())])
     return table.getvalue()
 
 
-def _jsonl(records: Sequence[dict[str, Any]], labels: Sequence[str]) -> str:
+def _cell(value: str | float | list[str], *, separator: str) -> str:
+    if isinstance(value, list):
+        return separator.join(value)
+    return f"{value:.6f}" if isinstance(value, float) else value
+
+
+def _jsonl(records: Sequence[dict[str, Any]]) -> str:
     return "".join(jsons.dumps(record, ensure_ascii=False) + "\n" for record in records)

@@ -59,7 +59,7 @@ def huggingface_card(
             "",
             "## Use",
             "",
-            *_python(_PAIR_USE if reads_pairs(run) else _USES[main.task]),
+            *_python(_use(run, task=main.task)),
             *_story(run, limits=limits),
             *_parity_lines(parities, other="the loaded export"),
             *_versions(run, others=("transformers",)),
@@ -88,7 +88,7 @@ def onnx_card(run: LoadedRun, *, parity: Parity, name: str, int8: Int8Cost | Non
         "",
         "## Use",
         "",
-        *_python(_onnx_use(run) + (_ONNX_LABELS if is_classifier else "print(logits.shape)\n")),
+        *_python(_onnx_use(run) + (_onnx_answers(run) if is_classifier else _ONNX_SHAPE)),
         *_story(run, limits=limits),
         *_parity_lines([parity], other="onnxruntime"),
     ]
@@ -192,12 +192,34 @@ _ONNX_LABELS = """\
 labels = json.loads(Path("config.json").read_text())["labels"]
 print([labels[best] for best in logits.argmax(axis=1)])
 """
+_ONNX_SETS = """\
+config = json.loads(Path("config.json").read_text())
+chances = 1 / (1 + np.exp(-logits.astype(float)))
+answers = chances >= np.array(config["thresholds"])
+print([[label for label, yes in zip(config["labels"], row) if yes] for row in answers])
+"""
+_ONNX_SHAPE = "print(logits.shape)\n"
 
 
 def _inputs_told(run: LoadedRun) -> str:
     has_types = reads_pairs(run) and run.settings.model.family == "bert"
     names = ["`input_ids`", *(["`token_type_ids`"] if has_types else []), "`attention_mask`"]
     return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _use(run: LoadedRun, *, task: str) -> str:
+    code = _PAIR_USE if reads_pairs(run) else _USES[task]
+    # Of any number, all labels with their probabilities and not the best alone.
+    return code.replace("truncation=True", "truncation=True, top_k=None") if _sets(run) else code
+
+
+def _sets(run: LoadedRun) -> bool:
+    """Does it give any number of labels?"""
+    return bool(run.info.thresholds)
+
+
+def _onnx_answers(run: LoadedRun) -> str:
+    return _ONNX_SETS if _sets(run) else _ONNX_LABELS
 
 
 def _onnx_use(run: LoadedRun) -> str:
@@ -226,6 +248,7 @@ def _what(run: LoadedRun) -> str:
         labels = ", ".join(f"`{label}`" for label in run.info.labels)
         start = "from scratch" if run.info.base is None else "on a pre-trained base"
         what = "pairs of texts" if reads_pairs(run) else "texts"
+        labels = f"any number of {labels}" if _sets(run) else labels
         return f"A classifier of {what} ({labels}), {family} family, {size}, trained {start}."
     kind = run.settings.objective.kind
     return f"A language model, {family} family, {size}, pre-trained by the objective {kind}."
@@ -241,10 +264,23 @@ def _story(run: LoadedRun, *, limits: Sequence[str]) -> list[str]:
     ]
 
 
+_SEEN_OFTEN = (
+    "One training, one seed. Valid was looked at after every epoch: the score of a test file that "
+    "was never looked at is still to be measured (`regraft evaluate`)."
+)
+
+
 def _scores(run: LoadedRun) -> list[str]:
     result = run.info.result
     if "valid_accuracy" in result:
         accuracy, num_valid = result["valid_accuracy"][-1], result["num_valid"]
+        if _sets(run):
+            told = (
+                "micro-F1 on valid, one threshold",
+                f"{accuracy:.1%}",
+                f"{num_valid:,} examples",
+            )
+            return [*_table(("score", "value", "over"), [told]), "", _SEEN_OFTEN]
         is_right_N = np.arange(num_valid) < round(accuracy * num_valid)
         interval = accuracy_interval(is_right_N[None])
         row = (
@@ -253,11 +289,7 @@ def _scores(run: LoadedRun) -> list[str]:
             f"{interval.low:.1%} to {interval.high:.1%}",
             f"{num_valid:,} examples",
         )
-        note = (
-            "One training, one seed. Valid was looked at after every epoch: the score of a test "
-            "file that was never looked at is still to be measured (`regraft evaluate`)."
-        )
-        return [*_table(("score", "value", "95 % interval", "over"), [row]), "", note]
+        return [*_table(("score", "value", "95 % interval", "over"), [row]), "", _SEEN_OFTEN]
     if "valid_loss" in result:
         rows = [
             ("loss on held-out text, nats a token", f"{result['valid_loss']:.4f}"),
@@ -317,12 +349,20 @@ def _limits(run: LoadedRun) -> list[str]:
     limits = [f"It reads the first {longest} tokens of a text."]
     if reads_pairs(run):
         limits = [f"It reads {longest} tokens of a pair; of a longer one the longer text is cut."]
-    if run.info.kind == "classifier":
+    if _sets(run):
+        told = _thresholds_told(run)
+        limits.append(f"It knows its labels only. Each counts from a probability on: {told}.")
+    elif run.info.kind == "classifier":
         limits.append("It knows its labels only, and gives one of them to any text whatever.")
     elif run.info.result.get("beats_unigram") is False:
         limits.append("It is no better than word frequencies: trained too little.")
     limits.append("It knows the kind of text it was trained on; on other text, measure first.")
     return limits
+
+
+def _thresholds_told(run: LoadedRun) -> str:
+    pairs = zip(run.info.labels, run.info.thresholds, strict=True)
+    return ", ".join(f"`{label}` {threshold:.2f}" for label, threshold in pairs)
 
 
 def _left_padding(part: Translation) -> str:

@@ -142,7 +142,7 @@ def export_onnx(
 
 def _measured_on(
     run: LoadedRun, path: str | Path | None, *, data: DataSettings | None
-) -> tuple[list[Content], list[int] | None]:
+) -> tuple[list[Content], NDArray[np.int64] | None]:
     """Texts or pairs and their classes; of made-up ones there are none."""
     if path is None:
         made_up = [review.text for review in synthetic_reviews(num_documents=_NUM_TEXTS, seed=0)]
@@ -159,7 +159,7 @@ def _measured_on(
     check_same_task(data, learned=run.settings.data, run=str(run.run_dir))
     examples = load_examples(path, data=data)
     check_labels_known(examples, labels)
-    return [example.content for example in examples], labels.targets(examples).tolist()
+    return [example.content for example in examples], labels.targets(examples)
 
 
 def _inputs(run: LoadedRun) -> list[str]:
@@ -242,6 +242,7 @@ def _config(run: LoadedRun, result: ExportResult) -> dict[str, Any]:
     return {
         "kind": run.info.kind,
         "labels": list(run.info.labels),
+        "thresholds": list(run.info.thresholds),
         "inputs": _inputs(run),
         "outputs": ["logits"],
         "max_length": run.settings.data.max_length,
@@ -321,7 +322,8 @@ class _Session:
         self._inner = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         self._inputs = _inputs(run)
         self.is_of_tokens = run.info.kind != "classifier"
-        self._has_one_score = isinstance(run.model.head, ReplacedHead)
+        # One score for each yes or no, rather than the best of several.
+        self._has_one_score = isinstance(run.model.head, ReplacedHead) or bool(run.info.thresholds)
 
     def scores(self, batch: Batch) -> NDArray[np.float32]:
         """Of every class, or of every token at every position."""
@@ -335,7 +337,7 @@ class _Session:
         return scores
 
     def answers(self, scores: NDArray[np.float32], real_BT: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """The class of every row; or at every real position the likeliest token, or yes or no."""
+        """The class of every row, or yes or no to each; or at every real position the token."""
         best = (scores > 0).astype(np.int64) if self._has_one_score else scores.argmax(axis=-1)
         return best[real_BT] if self.is_of_tokens else best
 
@@ -360,14 +362,14 @@ def _write_int8(model: Model, folder: Path) -> None:
 
 
 def _int8_cost(
-    run: LoadedRun, folder: Path, *, texts: list[Content], targets: list[int] | None
+    run: LoadedRun, folder: Path, *, texts: list[Content], targets: NDArray[np.int64] | None
 ) -> Int8Cost:
     """Both graphs over the same batches, in turns: what else the machine does strikes both."""
     paths = {"fp32": folder / MODEL_NAME, "int8": folder / INT8_NAME}
     sessions = {name: _Session(path, run=run) for name, path in paths.items()}
     rows = ExampleRows(
         texts,
-        targets=targets or [0] * len(texts),
+        targets=[0] * len(texts) if targets is None else targets,
         tokenizer=run.tokenizer,
         data=run.settings.data,
     )
@@ -394,14 +396,14 @@ def _int8_cost(
             seconds = dict.fromkeys(sessions, 0.0)
             continue
         num_same += int((answers["fp32"] == answers["int8"]).sum())
-        num_answers += len(answers["fp32"])
+        num_answers += answers["fp32"].size
         difference = np.abs(scores["fp32"] - scores["int8"])
         largest = max(largest, float((difference[real_BT] if is_of_tokens else difference).max()))
         if targets is not None:
             for name in sessions:
                 num_right[name] += int((answers[name] == batch.targets.numpy()).sum())
     accuracy = {
-        name: None if targets is None else num_right[name] / len(texts) for name in sessions
+        name: None if targets is None else num_right[name] / num_answers for name in sessions
     }
     return Int8Cost(
         num_texts=len(texts),

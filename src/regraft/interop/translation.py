@@ -115,7 +115,7 @@ def _classifier(run: LoadedRun, head: ClassifierHead) -> Translation:
         **_config(run),
         "id2label": labels,
         "label2id": {label: number for number, label in labels.items()},
-        "problem_type": "single_label_classification",
+        "problem_type": f"{'multi' if run.info.thresholds else 'single'}_label_classification",
         "use_cache": False,
     }
     if between is None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from regraft.batches import ExampleRows
 from regraft.classifier import Classifier, TextClassifier, load_classifier, prediction
-from regraft.config import refuse_pairs
+from regraft.config import refuse_label_sets, refuse_pairs
 from regraft.errors import RegraftError, RunFolderError
 from regraft.fitted import FittedClassifier
 from regraft.interop.delivery import TOLERANCE, needed
@@ -91,6 +91,7 @@ def load_engine(run_dir: Path, *, runtime: Runtime = "auto", progress: Progress 
     run_dir = Path(os.path.realpath(run_dir))
     before = run_fingerprint(run_dir)
     refuse_pairs(read_settings(run_dir).data, who="`regraft serve`")
+    refuse_label_sets(read_settings(run_dir).data, who="`regraft serve`")
     original, kind = load_classifier(run_dir), read_info(run_dir).kind
     exact_NC = _probabilities(original, run_dir=run_dir)
     answering: Classifier = original

@@ -249,7 +249,7 @@ def _score(info: RunInfo, *, is_complete: bool) -> Score | None:
         if info.kind == "classifier" and result.get("valid_accuracy"):
             kept = result.get("best_epoch")
             value = float(result["valid_accuracy"][-1 if kept is None else kept])
-            return Score("valid accuracy", value, f"{value:.1%}")
+            return Score(f"valid {result.get('followed', 'accuracy')}", value, f"{value:.1%}")
         if result.get("bits_per_byte"):
             value = float(result["bits_per_byte"])
             return Score("bits a byte", value, f"{value:.3f}")

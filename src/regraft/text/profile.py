@@ -17,7 +17,7 @@ from regraft.config import DataSettings
 from regraft.runtime import SILENT, Progress
 from regraft.text.duplicates import Leak, duplicate_key, find_leaks
 from regraft.text.lines import check_present, source_name
-from regraft.text.readers import Row, all_empty_error, read_rows
+from regraft.text.readers import Row, all_empty_error, example_of, label_names, read_rows
 from regraft.text.records import Document, Example, check_class_labels
 
 Role = Literal["train", "valid", "test"]
@@ -122,8 +122,14 @@ def profile(
         rows = list(read_rows(path, data=data, need_label=False))
         if not any(row.text.strip() for row in rows):
             raise all_empty_error(path, data=data)
-        records = [_record(row) for row in rows]
-        check_class_labels([record for record in records if isinstance(record, Example)])
+        records = [_record(row, data=data) for row in rows]
+        check_class_labels(
+            [
+                Example(row.text, name, row.source, row.row)
+                for row in rows
+                for name in label_names(row, data=data)
+            ]
+        )
         lengths = _lengths(rows, token_lengths=token_lengths, progress=progress)
         files.append(
             _file_profile(source_name(path), role=role, rows=rows, lengths=lengths, data=data)
@@ -147,9 +153,9 @@ def _role_of(path: Path) -> Role | None:
     return next((_ROLE_WORDS[word] for word in words if word in _ROLE_WORDS), None)
 
 
-def _record(row: Row) -> Document | Example:
+def _record(row: Row, *, data: DataSettings) -> Document | Example:
     if row.label:
-        return Example(row.text, row.label, row.source, row.row, row.pair)
+        return example_of(row, data=data)
     return Document(row.text, row.source, row.row, row.pair)
 
 
@@ -157,7 +163,7 @@ def _file_profile(
     source: str, *, role: Role | None, rows: Sequence[Row], lengths: "_Lengths", data: DataSettings
 ) -> FileProfile:
     num_cut = sum(length > data.max_length for length in lengths.of_cut)
-    labels = Counter(row.label for row in rows if row.label)
+    labels = Counter(name for row in rows for name in label_names(row, data=data))
     return FileProfile(
         source=source,
         role=role,

@@ -73,16 +73,32 @@ def read_examples(path: str | Path, *, data: DataSettings) -> Iterator[Example]:
 def _examples(path: Path, *, data: DataSettings) -> Iterator[Example]:
     distinct: dict[str, Example] = {}
     for row in read_rows(path, data=data, need_label=True):
-        if not row.label:
+        if not row.label and data.label_separator is None:
             raise DataError(
                 f"{row.source} row {row.row} has no label.",
                 "Every example needs one.",
                 remedy="Fill it in, or remove the row.",
             )
-        example = Example(row.text, row.label, row.source, row.row, row.pair)
-        distinct.setdefault(row.label, example)
-        yield example
+        for name in label_names(row, data=data):
+            distinct.setdefault(name, Example(row.text, name, row.source, row.row))
+        yield example_of(row, data=data)
     check_class_labels(list(distinct.values()))
+
+
+def example_of(row: Row, *, data: DataSettings) -> Example:
+    """A row with its label; where there may be any number of them, with all."""
+    names, separator = label_names(row, data=data), data.label_separator
+    if separator is None:
+        return Example(row.text, row.label or "", row.source, row.row, row.pair)
+    return Example(row.text, separator.join(names), row.source, row.row, row.pair, names)
+
+
+def label_names(row: Row, *, data: DataSettings) -> tuple[str, ...]:
+    """The labels of a row, none among them empty; of several in order, each once."""
+    if data.label_separator is None:
+        return (row.label,) if row.label else ()
+    parts = (part.strip() for part in (row.label or "").split(data.label_separator))
+    return tuple(sorted({part for part in parts if part}))
 
 
 def load_examples(path: str | Path, *, data: DataSettings) -> list[Example]:
@@ -189,7 +205,7 @@ def _row_of(values: Values, *, source: str, row: int, data: DataSettings) -> Row
     has_pair = data.pair_column is not None
     return Row(
         text=_text_of(values.text, source=source, row=row),
-        label=_label_of(values.label, source=source, row=row),
+        label=_labels_of(values.label, source=source, row=row, separator=data.label_separator),
         source=source,
         row=row,
         last_row=row,
@@ -241,7 +257,8 @@ def _plain_rows(
 ) -> Iterator[Row]:
     first, lines = peeked(lines)
     if first.startswith(FASTTEXT_PREFIX):
-        yield from _fasttext_rows(lines, source=source, need_label=need_label)
+        separator = data.label_separator
+        yield from _fasttext_rows(lines, source=source, need_label=need_label, separator=separator)
     elif need_label and first:
         raise DataError(
             f"{source} is plain text and has no labels.",
@@ -256,21 +273,26 @@ def _plain_rows(
                 yield Row(text, None, source, row, row)
 
 
-def _fasttext_rows(lines: Iterable[str], *, source: str, need_label: bool) -> Iterator[Row]:
+def _fasttext_rows(
+    lines: Iterable[str], *, source: str, need_label: bool, separator: str | None
+) -> Iterator[Row]:
     for row, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         words = line.split()
         labels = list(itertools.takewhile(lambda word: word.startswith(FASTTEXT_PREFIX), words))
-        if need_label and len(labels) > 1:
+        if need_label and len(labels) > 1 and separator is None:
             raise DataError(
                 f"{source} row {row} has {len(labels)} labels, {' '.join(labels[:3])}.",
                 "An example has one.",
-                remedy="Keep one label a line.",
+                remedy="Keep one label a line, or pass --label-separator for several.",
             )
         parts = line.strip().split(maxsplit=len(labels))
         text = parts[len(labels)] if len(parts) > len(labels) else ""
-        label = labels[0].removeprefix(FASTTEXT_PREFIX) if labels else None
+        names = [name.removeprefix(FASTTEXT_PREFIX) for name in labels]
+        label = names[0] if names else None
+        if separator is not None:
+            label = _joined(names, source=source, row=row, separator=separator)
         yield Row(text, label, source, row, row)
 
 
@@ -379,6 +401,25 @@ def _characters(value: str, *, source: str, row: int) -> str:
     return value
 
 
+def _labels_of(value: Any, *, source: str, row: int, separator: str | None) -> str | None:
+    """A label out of JSON or parquet; a list of them, where there may be any number, in one."""
+    if not isinstance(value, list) or separator is None:
+        return _label_of(value, source=source, row=row)
+    names = [_label_of(part, source=source, row=row) or "" for part in value]
+    return _joined(names, source=source, row=row, separator=separator)
+
+
+def _joined(names: Sequence[str], *, source: str, row: int, separator: str) -> str:
+    for name in names:
+        if separator in name:
+            raise DataError(
+                f"The label {name!r} of {source} row {row} holds the separator {separator!r}.",
+                "It stands between labels, and in none.",
+                remedy="Choose another --label-separator.",
+            )
+    return separator.join(names)
+
+
 def _label_of(value: Any, *, source: str, row: int) -> str | None:
     if value is None:
         return None
@@ -391,7 +432,9 @@ def _label_of(value: Any, *, source: str, row: int) -> str | None:
     raise DataError(
         f"The label of {source} row {row} is {value!r:.60}.",
         "A label is a name or a whole number.",
-        remedy="Pass --label with another column.",
+        remedy="Pass --label-separator for several labels, or --label with another column."
+        if isinstance(value, list)
+        else "Pass --label with another column.",
     )
 
 

@@ -45,7 +45,8 @@ class Document:
 class Example:
     """Text with a label. `row` is its first line in the file (parquet: the record number).
 
-    `pair` is a second text that belongs to it, where the task is about two.
+    `pair` is a second text that belongs to it, where the task is about two. `labels` are all that
+    it bears, where that may be any number; `label` is then how the file would write them.
     """
 
     text: str
@@ -53,6 +54,12 @@ class Example:
     source: str
     row: int
     pair: str | None = None
+    labels: tuple[str, ...] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The classes it belongs to: one, unless there may be any number."""
+        return (self.label,) if self.labels is None else self.labels
 
     @property
     def content(self) -> Content:
@@ -93,15 +100,23 @@ class Labels:
         return self._targets[label]
 
     def targets(self, examples: Sequence[Example]) -> "NDArray[np.int64]":
-        """The targets of examples, in order."""
+        """The targets of examples, in order.
+
+        Where examples bear any number of labels, N x C: 1 for each that an example bears, else 0.
+        """
         import numpy as np
 
-        return np.array([self.target(example.label) for example in examples], dtype=np.int64)
+        if all(example.labels is None for example in examples):
+            return np.array([self.target(example.label) for example in examples], dtype=np.int64)
+        targets_NC = np.zeros((len(examples), len(self)), dtype=np.int64)
+        for row, example in enumerate(examples):
+            targets_NC[row, [self.target(name) for name in example.names]] = 1
+        return targets_NC
 
 
 def labels_of(examples: Sequence[Example]) -> Labels:
     """The labels that occur, sorted; as numbers if all of them are whole numbers."""
-    names = {example.label for example in examples}
+    names = {name for example in examples for name in example.names}
     # Python turns no string of thousands of digits into an integer.
     if all(_WHOLE_NUMBER.fullmatch(name) and len(name) <= _LONGEST_NUMBER for name in names):
         return Labels(tuple(sorted(names, key=lambda name: (int(name), name))))
@@ -124,9 +139,10 @@ def check_class_labels(examples: Sequence[Example]) -> None:
 
 def check_trainable(examples: Sequence[Example]) -> None:
     """Refuse examples that all carry one label: there is nothing to tell apart."""
-    names = {example.label for example in examples}
+    names = {name for example in examples for name in example.names}
     if len(names) < 2:
-        found = f"one label only, {names.pop()!r}" if names else "no example"
+        nothing = "no label" if examples else "no example"
+        found = f"one label only, {names.pop()!r}" if names else nothing
         place = f"{examples[0].source} holds" if examples else "There is"
         raise DataError(
             f"{place} {found}.",
@@ -137,11 +153,13 @@ def check_trainable(examples: Sequence[Example]) -> None:
 
 def check_labels_known(examples: Sequence[Example], labels: Labels) -> None:
     """Refuse a split with a label that the training split does not have."""
-    unknown = next((example for example in examples if example.label not in labels), None)
-    if unknown is not None:
+    for example in examples:
+        unknown = next((name for name in example.names if name not in labels), None)
+        if unknown is None:
+            continue
         raise DataError(
-            f"Labels differ between splits: {unknown.label!r} occurs only in "
-            f"{unknown.source} (row {unknown.row}).",
+            f"Labels differ between splits: {unknown!r} occurs only in "
+            f"{example.source} (row {example.row}).",
             f"Training knows {_quoted(labels.names)}.",
             remedy="Fix the row, or add such examples to the training file.",
         )
@@ -154,13 +172,17 @@ def split_examples(
 
     A class with a single example stays in the rest, so that training knows every label.
     """
-    counts = Counter(example.label for example in examples)
+    strata = _strata(examples)
+    counts = Counter(strata)
     order = [
         index
         for index in _stratified_order(examples, seed=seed, stream="split")
-        if counts[examples[index].label] > 1
+        if counts[strata[index]] > 1
     ]
     held_out = set(order[: round(share * len(examples))])
+    # Of several labels one may still have gone with others: who alone bears it goes back.
+    known = {n for index, e in enumerate(examples) if index not in held_out for n in e.names}
+    held_out = {index for index in held_out if known.issuperset(examples[index].names)}
     rest = [example for index, example in enumerate(examples) if index not in held_out]
     return rest, [example for index, example in enumerate(examples) if index in held_out]
 
@@ -180,8 +202,8 @@ def subset_examples(examples: Sequence[Example], *, size: int, seed: int) -> lis
 def _stratified_order(examples: Sequence[Example], *, seed: int, stream: str) -> list[int]:
     """An order of which every prefix is stratified: one of each class, then evenly spread ranks."""
     indices_by_label: dict[str, list[int]] = {}
-    for index, example in enumerate(examples):
-        indices_by_label.setdefault(example.label, []).append(index)
+    for index, stratum in enumerate(_strata(examples)):
+        indices_by_label.setdefault(stratum, []).append(index)
     ranked: list[tuple[float, int, str, int]] = []
     for label, indices in sorted(indices_by_label.items()):
         # A generator of its own for each label: one class growing leaves the others' draw alone.
@@ -190,6 +212,12 @@ def _stratified_order(examples: Sequence[Example], *, seed: int, stream: str) ->
             rank = (place + 0.5) / len(indices) if place else 0.0
             ranked.append((rank, -len(indices), label, index))
     return [index for *_, index in sorted(ranked)]
+
+
+def _strata(examples: Sequence[Example]) -> list[str]:
+    """The class of each example in draws: its label; of several the rarest, of none nothing."""
+    counts = Counter(name for example in examples for name in example.names)
+    return [min(e.names, key=lambda name: (counts[name], name), default="") for e in examples]
 
 
 def _quoted(names: Sequence[str]) -> str:
