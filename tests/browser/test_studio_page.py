@@ -229,7 +229,7 @@ def test_curves_are_compared_and_a_report_is_shown_in_a_sandbox(page, studio, fo
     opened(page, studio, "runs")
     for name in ("base", "reviews"):
         page.get_by_label(f"Curve of {name}").check()
-    page.wait_for_function("document.getElementById('curve-plot').data?.length === 2")
+    page.wait_for_function("() => document.getElementById('curve-plot').data?.length === 2")
     page.get_by_role("button", name="Report of told").click()
     assert page.get_attribute("#report-frame", "sandbox") == ""
     page.frame_locator("#report-frame").get_by_text("What was found").wait_for()
