@@ -234,7 +234,9 @@ def slugs(page: Path) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_resolve(page):
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
-    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", text):
+    links = re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", text)
+    links += [(target, "") for target in re.findall(r'(?:src|href)="([^"#]+)"', text)]
+    for target, anchor in links:
         if re.match(r"[a-z]+:", target):
             continue
         path = page.parent / target if target else page
