@@ -47,16 +47,23 @@ def document_vectors(
     bases: Sequence[LoadedRun], texts: Sequence[str], *, progress: Progress = SILENT
 ) -> Float[np.ndarray, "N D"]:
     """Vectors of all bases side by side: each base has the same say, whatever its scale."""
-    parts = [_vectors(base, texts, progress=progress) for base in bases]
+    parts = []
+    for number, base in enumerate(bases, start=1):
+        which = f", base {number} of {len(bases)}" if len(bases) > 1 else ""
+        parts.append(
+            _vectors(base, texts, what=f"read {len(texts):,} texts{which}", progress=progress)
+        )
     side_by_side: NDArray[np.float32] = np.concatenate(parts, axis=1)
     scaled: NDArray[np.float32] = side_by_side / np.float32(np.sqrt(len(parts)))
     return scaled
 
 
-def _vectors(base: LoadedRun, texts: Sequence[str], *, progress: Progress) -> NDArray[np.float32]:
+def _vectors(
+    base: LoadedRun, texts: Sequence[str], *, what: str, progress: Progress
+) -> NDArray[np.float32]:
     pooling: Pooling = base.settings.head.pooling
     rows = WindowRows(texts, tokenizer=base.tokenizer, max_length=base.settings.data.max_length)
-    progress.start(f"read {len(texts):,} texts", total=len(rows.lengths))
+    progress.start(what, total=len(rows.lengths))
     windows = pooled_vectors(base.model.backbone, rows, pooling=pooling, on_batch=progress.advance)
     progress.finish()
     # A window counts as many tokens as it has.
