@@ -100,3 +100,13 @@ def test_pieces_without_any_word_are_the_rest():
     found, rest = spread_over_words(np.ones((1, 3)), starts_N=places, stops_N=places, spans=[])
     assert found.shape == (0, 3)
     assert rest.tolist() == [1, 1, 1]
+
+
+def test_word_that_no_piece_touches_has_exactly_nothing():
+    # 0.1 + 0.2 - 0.1 - 0.2 is not 0 in floats.
+    starts, stops = np.array([0, 0, 0]), np.array([7, 3, 3])
+    values_NC = np.array([[0.1], [0.2], [0.3]])
+    spans = word_spans("one two three four")
+    words_WC, _ = spread_over_words(values_NC, starts_N=starts, stops_N=stops, spans=spans)
+    assert words_WC[:, 0].tolist()[2:] == [0.0, 0.0]
+    assert words_WC.sum() == pytest.approx(0.6)

@@ -81,5 +81,9 @@ def spread_over_words(
     np.add.at(steps_WC, first_N[owned_N], shares_NC)
     np.add.at(steps_WC, behind_N[owned_N], -shares_NC)
     words_WC: Float[np.ndarray, "W C"] = steps_WC.cumsum(axis=0)[:-1]
+    # What rounding leaves of such sums is not nothing: a word that no piece touches has none of it.
+    pieces_W = np.bincount(first_N[owned_N], minlength=len(spans) + 1)
+    pieces_W = pieces_W - np.bincount(behind_N[owned_N], minlength=len(spans) + 1)
+    words_WC[pieces_W.cumsum()[:-1] == 0] = 0.0
     rest_C: Float[np.ndarray, " C"] = values_NC[~owned_N].sum(axis=0)
     return words_WC, rest_C
