@@ -29,8 +29,8 @@ JSON_FILES = {
 READ = """\
 | ends in | is read as |
 |---|---|
-| `.csv`, `.tsv` | a table with a header; columns `data.text_column` and `data.label_column` |
-| `.jsonl` | an object a line, with these keys |
+| `.csv`, `.tsv` | a table with a header; columns `data.text_column` and `data.label_column`, for pairs `data.pair_column`, too |
+| `.jsonl` | an object a line, with these keys; several labels may be a list |
 | `.parquet` | the same columns; needs the extra `parquet` |
 | `.txt` | a document a line, or separated by blank lines (`data.documents`) |
 | `.txt` with `__label__x` before each line | fastText's examples |
