@@ -210,6 +210,16 @@ def test_classifier_takes_sets_and_indicators(tmp_path: Path):
     assert again.predict_sets(texts) == by_sets.predict_sets(texts)
 
 
+def test_pairs_may_have_several_labels(tmp_path: Path):
+    texts, sets = zip(*make_sets(24), strict=True)
+    pairs = [(text, "what is it about?") for text in texts]
+    classifier = TextClassifier("scratch", epochs=1, settings=TINY).fit(pairs, sets)
+    classifier.save(tmp_path / "run")
+    loaded = TextClassifier.load(tmp_path / "run")
+    assert loaded.predict_proba(pairs) == pytest.approx(classifier.predict_proba(pairs), abs=1e-6)
+    assert loaded.predict(pairs).shape == (24, 3)
+
+
 def test_answers_that_are_no_sets_are_refused():
     texts, sets = zip(*make_sets(16), strict=True)
     classifier = TextClassifier("scratch", settings=TINY)
@@ -235,6 +245,7 @@ def test_weights_and_smoothing_are_told_from_labels(files: dict[str, Path], tmp_
         assert len(read_info(out).thresholds) == 3
 
 
+@pytest.mark.slow
 def test_exports_score_labels_by_themselves(tmp_path: Path, monkeypatch, capsys):
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("onnxruntime")

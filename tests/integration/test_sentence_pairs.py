@@ -184,6 +184,7 @@ def pair_of(pair: tuple[str, str]) -> dict[str, str]:
     return {"text": pair[0], "text_pair": pair[1]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("preset", "objective"), [("bert", "bert"), ("modern", "masked")])
 def test_graph_scores_pairs_as_regraft(preset, objective, tmp_path: Path, monkeypatch, capsys):
     pytest.importorskip("onnxruntime")
