@@ -35,6 +35,23 @@ def test_every_number_stands_on_its_page(reproduce: ModuleType) -> None:
         assert (ROOT / entry["report"]).exists()
 
 
+def test_tables_of_the_examples_are_those_of_their_reports() -> None:
+    path = ROOT / "benchmarks" / "examples.py"
+    spec = importlib.util.spec_from_file_location("examples", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = (ROOT / "docs" / "examples" / "index.md").read_text(encoding="utf-8")
+    for line in module.tables(module.PUBLISHED).splitlines():
+        assert not line.startswith("|") or line in page
+    for name in module.SETS:
+        report = json.loads((module.PUBLISHED / name / "report.json").read_text(encoding="utf-8"))
+        assert report["verdict"] in page
+        # No text of a set is ours to publish.
+        assert report["mistakes"] == report["label_doubts"] == []
+
+
 def test_short_numbers_come_out_again(reproduce: ModuleType, tmp_path: Path) -> None:
     numbers, _ = reproduce.read_numbers()
     short = [number for number in numbers if number.name.startswith("params: ")]
