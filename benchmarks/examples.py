@@ -205,6 +205,8 @@ def published(report: Path, out: Path) -> None:
     """The report without any text of the set."""
     comparison = load_comparison(report)
     paths = write_report(dataclasses.replace(comparison, mistakes=(), label_doubts=()), out)
+    # Of report.md the site makes a report.html.
+    paths["report.html"].rename(out / "page.html")
     for path in paths.values():
         if path.suffix == ".png":  # a third of the bytes, and no difference that an eye would see
             image = Image.open(path).convert("RGB")
