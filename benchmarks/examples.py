@@ -30,6 +30,7 @@ from PIL import Image
 from regraft.config import resolve
 from regraft.corpora import fetch
 from regraft.evidence import Comparison
+from regraft.metrics import Interval
 from regraft.report import write_report
 from regraft.request import load_comparison
 from regraft.runtime import write_json, write_text
@@ -267,16 +268,13 @@ def compact_table(found: dict[str, Comparison]) -> str:
     rows = []
     for arm in dict.fromkeys(arm for points, _ in columns for arm, _ in points):
         scores = [points.get((arm, size)) for points, size in columns]
-        rows.append(
-            [
-                f"`{arm}`",
-                *(
-                    f"{_percent(s.mean)} ({100 * s.low:.0f}-{100 * s.high:.0f})" if s else ""
-                    for s in scores
-                ),
-            ]
-        )
+        rows.append([f"`{arm}`", *(_short(score) if score else "" for score in scores)])
     return _markdown(heads, rows)
+
+
+def _short(score: Interval) -> str:
+    hyphen = "\N{NON-BREAKING HYPHEN}"
+    return f"{_percent(score.mean)} ({100 * score.low:.0f}{hyphen}{100 * score.high:.0f})"
 
 
 def _percent(share: float) -> str:

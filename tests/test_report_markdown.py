@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 from comparisons import ARMS, comparison, full_comparison
 
+from regraft.evidence import LabelWorth
 from regraft.report.markdown import comparison_to_markdown
 
 FIGURES = ("accuracy", "curve", "calibration", "lengths")
@@ -55,6 +56,13 @@ def test_everything_found_is_told():
         "| linear | C 1 (2 seeds); C 10 (1 seed) |",
     ):
         assert told in text
+
+
+def test_other_use_of_a_base_that_is_worth_more_is_told_at_the_top():
+    nothing = LabelWorth("pretrained", "linear", 400, None, False, "No gain found.")
+    text = comparison_to_markdown(full_comparison(worth=nothing), figures=())
+    told = "**No gain found. embedding: Your base is worth more than 1,200 labels.**"
+    assert told in text.partition("## ")[0]
 
 
 def test_nothing_is_told_that_was_not_found():

@@ -19,7 +19,7 @@ def comparison_to_markdown(comparison: Comparison, *, figures: Iterable[str]) ->
     drawn = set(figures)
     parts = [
         f"# {inline(comparison.verdict)}",
-        f"**{inline(comparison.worth.sentence)}**" if comparison.worth else "",
+        f"**{inline(words.worth_in_words(comparison))}**" if comparison.worth else "",
         words.lead(comparison),
         *[f"> **Note.** {inline(warning)}" for warning in comparison.warnings],
         *_learning(comparison, drawn),

@@ -51,7 +51,7 @@ def comparison_to_html(comparison: Comparison, *, figures: "dict[str, Figure]") 
         headline=headline,
         limits=limits,
         is_good=comparison.verdict_kind == "pays",
-        worth=comparison.worth.sentence if comparison.worth else "",
+        worth=words.worth_in_words(comparison),
         lead=words.lead(comparison),
         warnings=comparison.warnings,
         sections=[

@@ -173,6 +173,16 @@ def drawn_worth(comparison: Comparison) -> LabelWorth | None:
     return max(found, key=lambda worth: worth.extra.mean if worth.extra else 0.0, default=None)
 
 
+def worth_in_words(comparison: Comparison) -> str:
+    """What stands below the verdict: the worth of the base arm, and a better one if there is."""
+    if comparison.worth is None:
+        return ""
+    shown = drawn_worth(comparison)
+    if shown is None or shown is comparison.worth:
+        return comparison.worth.sentence
+    return f"{comparison.worth.sentence} {shown.arm}: {shown.sentence}"
+
+
 def _worths(comparison: Comparison) -> list[LabelWorth]:
     return [*([comparison.worth] if comparison.worth else []), *comparison.more_worths]
 
