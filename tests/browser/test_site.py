@@ -19,10 +19,12 @@ PAGES = (
     "quick-start.html",
     "course/02-mask.html",
     "how-to/few-labels.html",
+    "how-to/label.html",
     "concepts/positions.html",
     "reference/settings.html",
     "reference/errors.html",
     "architecture.html",
+    "examples/index.html",
 )
 
 pytestmark = pytest.mark.slow
