@@ -404,3 +404,9 @@ def test_wrong_arms_are_refused(compared: Compared, arms: list[str], problem: st
 def test_no_seed_is_refused(compared: Compared) -> None:
     with pytest.raises(ConfigError, match=r"--seeds is 0\. It must be 1 or more\."):
         compare(**{**compared.inputs, "seeds": 0})
+
+
+def test_base_that_is_not_fine_tuned_is_judged(compared: Compared) -> None:
+    comparison = compare(**{**compared.inputs, "arms": ["linear", "embedding"]})
+    assert [(test.first, test.second) for test in comparison.tests] == [("embedding", "linear")]
+    assert comparison.verdict.startswith("Vectors of the untouched base + logistic regression ")

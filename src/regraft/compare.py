@@ -356,12 +356,7 @@ def _comparison(
                 )
         return runs
 
-    # The base arm comes first in the tests, wherever it was named; if no base is fine-tuned, an
-    # arm that uses one otherwise.
-    names = sorted(
-        stage.arms,
-        key=lambda name: (stage.arms[name].kind != "pretrained", not uses_base(name), ":" in name),
-    )
+    names = _in_order(stage.arms)
     sizes = sorted({cell.num_labels for cell in trained})
     curve = tuple(
         curve_point(name, runs_of(name, size), exam=exam, num_labels=size)
@@ -429,6 +424,13 @@ def _comparison(
         openings=opened.openings,
         request=request.to_dict(),
     )
+
+
+def _in_order(arms: Mapping[str, Arm]) -> list[str]:
+    """The base arm first, wherever it was named; if none is fine-tuned, one that uses a base."""
+    names = sorted(arms, key=lambda name: (arms[name].kind != "pretrained", ":" in name))
+    first = names[0] if arms[names[0]].kind == "pretrained" else next(filter(uses_base, names), "")
+    return sorted(names, key=lambda name: name != first)
 
 
 def _worths(
