@@ -332,3 +332,21 @@ def test_leak_is_a_pair_that_occurs_twice(tmp_path: Path):
     assert told["files"][0]["words"]["max"] == 6
     alone = json.loads(run("data", "check", *paths, "--json").stdout)
     assert [leak["row"] for leak in alone["leaks"]] == [2, 3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["bert", "lab", "modern"])
+def test_what_only_both_texts_tell_is_learned(preset):
+    """Colours alone say nothing: each stands in as many pairs that match as that do not."""
+    colours = ("red", "blue", "green")
+    pairs = [(f"it is {one}", f"is it {other}?") for one in colours for other in colours]
+    pairs += [pair for pair in pairs if pair[0][6:] == pair[1][6:-1]]
+    names = ["yes" if pair[0][6:] == pair[1][6:-1] else "no" for pair in pairs]
+    settings = {
+        **TINY,
+        **{"model.width": 24, "model.dropout": 0, "model.attention_dropout": 0, "train.lr": 0.002},
+        **{"train.warmup_steps": 20, "train.batch_size": 8},
+    }
+    classifier = TextClassifier("scratch", preset=preset, epochs=60, settings=settings)
+    # One text alone is right in half of them.
+    assert classifier.fit(pairs * 4, names * 4).score(pairs, names) > 0.8
