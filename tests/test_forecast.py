@@ -78,6 +78,18 @@ class Moved(Recorder):
         self.note = note
 
 
+def test_bar_does_not_take_a_quick_beginning_for_a_resumed_run() -> None:
+    now = iter([0.0, 0.0, 0.05, 10.0]).__next__
+    forecast = Forecast(dict.fromkeys("abc", 1), kinds=dict.fromkeys("abc", "x"), num_jobs=1)
+    shown = Moved()
+    bar = Forecasting(shown, forecast, clock=now)
+    bar.start("3 runs")
+    bar.end("a", seconds=0.04, note="a is done")
+    assert (shown.share, shown.note) == (0, "a is done")
+    bar.end("b", seconds=9.96, note="b is done")
+    assert shown.share == pytest.approx(10 / 15)
+
+
 def test_bar_stands_where_its_pace_gives_the_forecast() -> None:
     now = iter([0.0, 0.0, 10.0, 20.0, 30.0]).__next__
     forecast = Forecast({"a": 1, "b": 3}, kinds={"a": "x", "b": "x"}, num_jobs=1)

@@ -17,6 +17,8 @@ Key = Any
 GUESSED_FLOPS = 1e10
 # Of less than this share of a job, the time it takes tells more about its beginning than its pace.
 _TELLING_SHARE = 0.1
+# A bar that moves sooner than this is thought to be resumed, and reckons from where it then stands.
+_SECONDS_AT_ONCE = 0.2
 
 
 class Forecast:
@@ -99,7 +101,7 @@ class Forecasting:
     def show(self, note: str) -> None:
         """Move the bar to where its own reckoning of time left gives the forecast."""
         gone, left = self._clock() - self._start, self._forecast.left()
-        share = gone / (gone + left) if gone + left else 1.0
+        share = gone / (gone + left) if gone >= _SECONDS_AT_ONCE else 0.0
         self._progress.advance(share - self._shown, note=note)
         self._shown = share
 

@@ -146,7 +146,7 @@ class Lines:
 
     def _line(self, seconds: float) -> str:
         done_now = self._done - self._done_before
-        if not self._total or not done_now:
+        if not self._total or done_now <= 0:  # a forecast may have moved it back
             return f"{self._name}: {duration(seconds)} gone{self._tail()}"
         share = min(self._done / self._total, 1.0)
         left = duration(max(self._total - self._done, 0) * seconds / done_now)
