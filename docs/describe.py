@@ -29,7 +29,7 @@ JSON_FILES = {
 READ = """\
 | ends in | is read as |
 |---|---|
-| `.csv`, `.tsv` | a table with a header; columns `data.text_column` and `data.label_column`, for pairs `data.pair_column`, too |
+| `.csv`, `.tsv` | a table: columns `data.text_column`, `data.label_column`, `data.pair_column` |
 | `.jsonl` | an object a line, with these keys; several labels may be a list |
 | `.parquet` | the same columns; needs the extra `parquet` |
 | `.txt` | a document a line, or separated by blank lines (`data.documents`) |
