@@ -188,3 +188,10 @@ def test_costs_share_one_unit():
 )
 def test_facts_are_written_as_people_do(value: object, expected: str):
     assert words.fact(value) == expected
+
+
+def test_lead_tells_of_a_curve_that_ends_before_all_labels():
+    points = tuple(point for point in full_comparison().curve if point.num_labels <= 400)
+    assert words.lead(full_comparison()).startswith("Learned from 1,600 examples, tuned on 400; ")
+    told = words.lead(full_comparison(curve=points))
+    assert told.startswith("Learned from 400 of 1,600 examples, tuned on 400; ")

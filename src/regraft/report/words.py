@@ -59,8 +59,10 @@ def lead(comparison: Comparison) -> str:
     num_openings = max(len(comparison.openings), 1)
     opened = "once, at the end" if num_openings == 1 else f"{times(num_openings)} so far"
     cut = comparison.cut_share
+    most = max((point.num_labels for point in comparison.curve), default=comparison.num_train)
+    learned = f"{most:,}" + (f" of {comparison.num_train:,}" if most < comparison.num_train else "")
     return (
-        f"Learned from {comparison.num_train:,} examples, tuned on {comparison.num_valid:,}; "
+        f"Learned from {learned} examples, tuned on {comparison.num_valid:,}; "
         f"{comparison.num_test:,} test examples were opened {opened}. "
         f"{counted(num_seeds, 'seed')} for each neural arm, all on the same batches."
         + (
