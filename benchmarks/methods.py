@@ -1,13 +1,15 @@
 """What is each method of fine-tuning worth, alone, on one base with few labels?
 
-A small masked base learns film reviews for a fixed number of steps. Then a classifier is grafted
-onto it with a few hundred labels: plainly, and with one method changed. A seed draws the labels,
-the head and the order, and is the same for all methods, so that differences are paired by seed and
-by test text. Beside them: the same network from scratch, and TF-IDF + logistic regression. Nothing
-is chosen by test; every method has one setting, the usual one of its paper. What is finished
-outlives an interruption: repeat the command to go on. Cost with the defaults: minutes of a core.
+A small masked base learns film reviews for a fixed number of steps, or is the one that `regraft
+demo` made of them in three minutes. Then a classifier is grafted onto it with a few hundred labels:
+plainly, and with one method changed. A seed draws the labels, the head and the order, and is the
+same for all methods, so that differences are paired by seed and by test text. Beside them: the same
+network from scratch. Nothing is chosen by test; every method has one setting, a usual one. What is
+finished outlives an interruption: repeat the command to go on. Cost: 15 minutes of one core for
+three seeds; with --demo, ten.
 
-    .venv/bin/python benchmarks/methods.py [--work DIR] [--seeds N] [--json FILE] [--plot FILE.png]
+    .venv/bin/python benchmarks/methods.py [--demo runs/demo] [--work DIR] [--seeds N]
+        [--json FILE] [--plot FILE.png]
 """
 
 import argparse
@@ -21,7 +23,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from regraft.baselines import fit_linear
 from regraft.batches import ExampleRows, example_rows
 from regraft.config import Settings, resolve
 from regraft.corpora import fetch
@@ -45,13 +46,11 @@ from regraft.text import (
 )
 
 CORPUS = "imdb-25k"
-NUM_VALID, NUM_TEST, NUM_UNLABELLED = 100, 1000, 800
-MAX_LENGTH = 96
-PLAIN, SCRATCH, LINEAR, ADAPT, SELF_TRAIN = "plain", "scratch", "linear", "adapt", "self-train"
+NUM_VALID, NUM_TEST, NUM_UNLABELLED = 60, 600, 400
+PLAIN, SCRATCH, ADAPT, SELF_TRAIN = "plain", "scratch", "adapt", "self-train"
 # Each method alone, by the value that its paper or its authors' code takes for small data.
 METHODS: dict[str, dict[str, Any]] = {
     PLAIN: {},
-    "twice the epochs": {},
     "frozen base": {"train.freeze_base": True},
     "layer_decay 0.8": {"train.layer_decay": 0.8},
     "unfreeze_every 1": {"train.unfreeze_every": 1},
@@ -66,53 +65,67 @@ METHODS: dict[str, dict[str, Any]] = {
     ADAPT: {},
     SELF_TRAIN: {},
 }
-ARMS = (*METHODS, SCRATCH, LINEAR)
+ARMS = (*METHODS, SCRATCH)
 CONFIDENCE = 0.9
 
 
-def split_corpus(work: Path) -> None:
-    """Film reviews that anyone can get: text, and a pool of labels, valid and test."""
+def split_corpus(work: Path, *, demo: Path | None) -> None:
+    """Film reviews that anyone can get: text, and a pool of labels, valid and test.
+
+    The demo has sealed its own test: then it is that, and the pool is the rest of the corpus.
+    """
     if (work / "test.jsonl").exists():
         return
-    found = load_examples(fetch(CORPUS).files["all"], data=resolve("finetune").data)
-    rest, test = split_examples(without_duplicates(found), share=0.08, seed=0)
-    rest, valid = split_examples(rest, share=0.02, seed=1)
+    data = resolve("finetune").data
+    rest = without_duplicates(load_examples(fetch(CORPUS).files["all"], data=data))
+    if demo is None:
+        rest, test = split_examples(rest, share=0.08, seed=0)
+        rest, valid = split_examples(rest, share=0.02, seed=1)
+    else:
+        valid, test = (load_examples(demo / f"data/{n}.csv", data=data) for n in ("valid", "test"))
+        held_out = {_plain(example) for example in (*valid, *test)}
+        rest = [example for example in rest if _plain(example) not in held_out]
     # Drawn, not cut off: the corpus has one class behind the other.
     valid = subset_examples(valid, size=NUM_VALID, seed=0)
     test = subset_examples(test, size=NUM_TEST, seed=0)
-    splits = {"pool": rest, "valid": valid, "test": test}
-    write_text(work / "text.txt", "".join(" ".join(e.text.split()) + "\n" for e in rest))
-    for name, examples in splits.items():
+    write_text(work / "text.txt", "".join(f"{_plain(example)}\n" for example in rest))
+    for name, examples in {"pool": rest, "valid": valid, "test": test}.items():
         lines = [json.dumps({"text": e.text, "label": e.label}) + "\n" for e in examples]
         write_text(work / f"{name}.jsonl", "".join(lines))
 
 
-def pretraining_settings(size: str, *, num_steps: int, seed: int = 0) -> Settings:
+def _plain(example: Example) -> str:
+    return " ".join(example.text.split())
+
+
+def pretraining_settings(size: str, *, num_steps: int, max_length: int) -> Settings:
     """One base for all."""
     return resolve(
         "pretrain",
         size=size,
         overrides={
             "tokenizer.sample_bytes": 5_000_000,
-            "data.max_length": MAX_LENGTH,
+            "data.max_length": max_length,
             "train.batch_size": 32,
             "train.lr": 3e-3,
             "train.steps": num_steps,
             "train.threads": 1,
-            "train.seed": seed,
         },
     )
 
 
-def finetuning_settings(name: str, *, base: Settings, epochs: int, seed: int) -> Settings:
+def finetuning_settings(
+    name: str, *, base: Settings, epochs: int, max_length: int, seed: int
+) -> Settings:
     """One recipe for all but for the method."""
     return resolve(
         "finetune",
         base=base,
         overrides={
-            "data.max_length": MAX_LENGTH,
+            "data.max_length": max_length,
             "train.batch_size": 16,
-            "train.epochs": epochs * (2 if name == "twice the epochs" else 1),
+            "train.epochs": epochs,
+            "train.lr": 1e-3,
             "train.seed": seed,
             "train.threads": 1,
             **METHODS.get(name, {}),
@@ -123,11 +136,21 @@ def finetuning_settings(name: str, *, base: Settings, epochs: int, seed: int) ->
 class Bench:
     """One corpus, one base, one number of labels; every answer is kept in a file."""
 
-    def __init__(self, work: Path, *, num_labels: int, epochs: int, adapt_steps: int) -> None:
+    def __init__(
+        self,
+        work: Path,
+        *,
+        base_dir: Path,
+        num_labels: int,
+        epochs: int,
+        max_length: int,
+        adapt_steps: int,
+    ) -> None:
         self.work = work
-        self.base_dir = work / "base"
+        self.base_dir = base_dir
         self.num_labels = num_labels
         self.epochs = epochs
+        self.max_length = max_length
         self.adapt_steps = adapt_steps
         data = resolve("finetune").data
         self.pool, self.valid, self.test = (
@@ -143,15 +166,9 @@ class Bench:
             return
         train = subset_examples(self.pool, size=self.num_labels, seed=seed)
         start_seconds = time.process_time()
-        if name == LINEAR:
-            linear = fit_linear(train, self.valid, labels=self.labels)
-            seconds = time.process_time() - start_seconds
-            predicted_N = linear.probabilities([e.text for e in self.test]).argmax(axis=1)
-        else:
-            model, start = self.train(name, train, seed=seed)
-            seconds = time.process_time() - start_seconds
-            test_rows = self.rows(self.test, start=start)
-            predicted_N = class_probabilities(model, test_rows).argmax(axis=1)
+        model, start = self.train(name, train, seed=seed)
+        seconds = time.process_time() - start_seconds
+        predicted_N = class_probabilities(model, self.rows(self.test, start=start)).argmax(axis=1)
         right = (predicted_N == self.targets_N).tolist()
         write_json(path, {"right": right, "seconds": seconds})
         print(f"{name:22} seed {seed}: {np.mean(right):.1%} ({seconds:.0f} s)", file=sys.stderr)
@@ -170,7 +187,11 @@ class Bench:
         """A classifier by one method."""
         base_dir = self.adapted(train, seed=seed) if name == ADAPT else self.base_dir
         settings = finetuning_settings(
-            name, base=read_settings(base_dir), epochs=self.epochs, seed=seed
+            name,
+            base=read_settings(base_dir),
+            epochs=self.epochs,
+            max_length=self.max_length,
+            seed=seed,
         )
         start = start_from_base(base_dir, settings=settings)
         if name == SCRATCH:
@@ -198,8 +219,8 @@ class Bench:
             "pretrain",
             base=before,
             overrides={
-                "data.max_length": MAX_LENGTH,
-                "train.batch_size": 32,
+                "data.max_length": before.data.max_length,
+                "train.batch_size": before.train.batch_size,
                 "train.lr": before.train.lr,
                 "train.steps": self.adapt_steps,
                 "train.threads": 1,
@@ -252,8 +273,11 @@ def table(bench: Bench, *, seeds: int) -> dict[str, Any]:
         "num_labels": bench.num_labels,
         "num_test": len(bench.test),
         "epochs": bench.epochs,
+        "max_length": bench.max_length,
         "seeds": seeds,
-        "base": {key: base[key] for key in ("num_steps", "num_tokens", "valid_loss")},
+        "base": {
+            key: base[key] for key in ("num_steps", "num_tokens", "valid_loss", "unigram_entropy")
+        },
         "plain_seconds": seconds[PLAIN],
         "rows": rows,
     }
@@ -299,11 +323,13 @@ def main() -> None:
     """Text, base, classifiers, table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, metavar="DIR", default=Path("runs/methods"))
-    parser.add_argument("--size", default="tiny", help="of the base")
-    parser.add_argument("--steps", type=int, default=400, help="of the base's pre-training")
+    parser.add_argument("--demo", type=Path, metavar="DIR", help="what `regraft demo` has left")
+    parser.add_argument("--size", default="mini", help="of the base")
+    parser.add_argument("--steps", type=int, default=1200, help="of the base's pre-training")
     parser.add_argument("--labels", type=int, default=400)
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--adapt-steps", type=int, default=40)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--max-length", type=int, default=64, help="tokens read of a review")
+    parser.add_argument("--adapt-steps", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers to FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw them into FILE.png")
@@ -311,13 +337,19 @@ def main() -> None:
     work = arguments.work
     (work / "answers").mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    split_corpus(work)
-    settings = pretraining_settings(arguments.size, num_steps=arguments.steps)
-    pretrain([work / "text.txt"], out=work / "base", settings=settings, resume=True)
+    split_corpus(work, demo=arguments.demo)
+    base_dir = arguments.demo / "base" if arguments.demo else work / "base"
+    if arguments.demo is None:
+        settings = pretraining_settings(
+            arguments.size, num_steps=arguments.steps, max_length=arguments.max_length
+        )
+        pretrain([work / "text.txt"], out=base_dir, settings=settings, resume=True)
     bench = Bench(
         work,
+        base_dir=base_dir,
         num_labels=arguments.labels,
         epochs=arguments.epochs,
+        max_length=arguments.max_length,
         adapt_steps=arguments.adapt_steps,
     )
     for seed, name in itertools.product(range(arguments.seeds), ARMS):
