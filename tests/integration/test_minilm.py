@@ -153,7 +153,8 @@ def test_base_knows_what_neither_scratch_nor_words_can_tell(
     # One topic of four is 25 %.
     assert found["pretrained"] > 0.9
     assert max(found["scratch"], found["linear"]) < 0.5
-    assert told["verdict_kind"] == "pays"
+    # A run that is far better, and one seed: that is all the verdict may say.
+    assert told["verdict_kind"] == "one-seed"
     gaps = {test["second"]: test for test in told["tests"] if test["first"] == "pretrained"}
     for other in ("scratch", "linear"):
         assert gaps[other]["difference"]["low"] > 0.3
