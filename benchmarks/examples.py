@@ -9,7 +9,7 @@ compare` does the rest. What is finished outlives an interruption: repeat the co
     .venv/bin/python benchmarks/examples.py tables
 
 `books` needs --data: the folder that holds cls-books and french. --publish writes the report
-without any text of the set. Cost: half an hour of one core each; with `--arms` that need no
+without any text of the set. Cost: up to an hour of one core each; with `--arms` that need no
 transformer, such as `embedding:bag,linear`, none is trained, and it is minutes.
 """
 
@@ -85,7 +85,7 @@ def clean(examples: Sequence[Example], seen: Sequence[Example | Document]) -> li
 
 
 def make_books(work: Path, *, data: Path) -> None:
-    """cls-books without its leaks; as text, the French documents that are most like its train."""
+    """cls-books without its leaks; as text, French documents of the domain of its train."""
     parts = {
         name: load_examples(data / "cls-books" / f"{name}.jsonl", data=DATA)
         for name in ("train", "valid", "test")

@@ -128,6 +128,10 @@ def _check_curve(
     entry: dict[str, Any], curve: list[dict[str, Any]], *, work: Path
 ) -> Iterator[Checked]:
     rows = output_of(entry["command"], work=work)["rows"]
+    asked = {(arm, size) for arm, sizes in rows.items() for size in sizes}
+    known = {(point["arm"], str(point["num_labels"])) for point in curve}
+    if not asked or not asked <= known:
+        sys.exit(f"{entry['name']}: its command gives {sorted(asked)}, the report {sorted(known)}.")
     for point in curve:
         found = rows.get(point["arm"], {}).get(str(point["num_labels"]))
         if found is not None:

@@ -178,10 +178,12 @@ def test_recipe_refuses_what_it_does_not_read(shared_base: Path) -> None:
         TextClassifier().fit(["good", "bad", "fine"], ["yes", "no", "yes"])
 
 
-@pytest.mark.parametrize("method", ["predict", "predict_proba"])
+@pytest.mark.parametrize("method", ["predict", "predict_proba", "predict_sets"])
 def test_prediction_before_fit_is_refused(method: str) -> None:
     with pytest.raises(NotFittedError):
         getattr(TextClassifier(), method)(["text"])
+    with pytest.raises(NotFittedError):
+        TextClassifier().score(["text"], ["label"])
 
 
 def test_save_before_fit_is_refused(tmp_path: Path) -> None:

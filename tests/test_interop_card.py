@@ -93,6 +93,12 @@ def test_accuracy_has_its_interval_and_its_caveat(classifier):
     assert "One training, one seed." in card
 
 
+def test_accuracy_is_that_of_the_epoch_whose_weights_were_kept(classifier):
+    result = {**classifier.info.result, "valid_accuracy": [0.5, 0.85, 0.7], "best_epoch": 1}
+    info = dataclasses.replace(classifier.info, result=result)
+    assert "accuracy on valid | 85.0%" in card_of(dataclasses.replace(classifier, info=info))
+
+
 def test_card_tells_data_recipe_and_parity(classifier):
     card = card_of(classifier)
     assert "1,360 examples to train on, 240 held out; 12.5% of the training texts were cut" in card

@@ -6,7 +6,7 @@ Comes in: lists of texts or pairs and labels. Goes out: labels, probabilities. `
 
 import json
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -210,6 +210,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_sets(self, X: Iterable[object]) -> list[tuple[Any, ...]]:
         """The labels of every text, where it may have any number of them."""
+        check_is_fitted(self, "classes_")
         if not len(self.thresholds_):
             raise ConfigError(
                 "This classifier gives every text one label.", remedy="Take predict instead."
@@ -218,9 +219,17 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def score(self, X: Iterable[object], y: Iterable[object], sample_weight: Any = None) -> float:
         """Accuracy; of any number of labels, the share of texts with all of them right."""
+        check_is_fitted(self, "classes_")
         if self.fitted_ is None and len(self.thresholds_) and not _is_indicator(y):
             sets = [{str(label) for label in _as_set(labels)} for labels in y]
-            y = np.array([[str(name) in labels for name in self.classes_] for labels in sets])
+            names = [str(name) for name in self.classes_]
+            if unknown := sorted(set().union(*sets).difference(names)):
+                raise DataError(
+                    f"y holds the label {unknown[0]!r}, which was not learned.",
+                    f"This classifier knows {', '.join(map(repr, names))}.",
+                    remedy="Leave such labels out, or learn them, too.",
+                )
+            y = np.array([[name in labels for name in names] for labels in sets])
         return float(super().score(X, y, sample_weight=sample_weight))
 
     def save(self, run_dir: str | Path) -> Path:
@@ -354,8 +363,14 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         task: dict[str, Any] = {"data.pair_column": PAIR_COLUMN} if has_pairs else {}
         if has_sets:
             names = "".join(str(name) for name in classes)
-            free = (sign for sign in LABEL_SEPARATORS if sign not in names)
-            task["data.label_separator"] = next(free, LABEL_SEPARATORS[-1])
+            free = [sign for sign in LABEL_SEPARATORS if sign not in names]
+            if not free:
+                raise DataError(
+                    f"The names of the labels hold all of {' '.join(LABEL_SEPARATORS)}.",
+                    "One of these has to stand between labels in a file.",
+                    remedy="Rename a label.",
+                )
+            task["data.label_separator"] = free[0]
         overrides = {
             "train.seed": self.seed,
             "train.epochs": self.epochs,
@@ -425,6 +440,17 @@ def _as_set(labels: object) -> "set[Any] | frozenset[Any] | list[Any] | tuple[An
     return labels
 
 
+def _refuse_flags(sets: Sequence[Collection[Any]]) -> None:
+    """Rows of 0 and 1 as plain lists: as sets of labels they would all be the same."""
+    is_row = all(isinstance(labels, list | tuple) and len(labels) > 1 for labels in sets)
+    if is_row and len(set(map(len, sets))) == 1 and all(set(row) <= {0, 1} for row in sets):
+        raise DataError(
+            "y holds lists of 0 and 1, all of one length.",
+            "A list holds the labels of a text; 0 or 1 for every label is a numpy array.",
+            remedy="Give numpy.array(y), or lists of the labels.",
+        )
+
+
 def _checked_answers(y: Iterable[object]) -> tuple[NDArray[Any], list[list[int]], bool]:
     """The classes, those of every text by number, and whether there may be any number of them."""
     if isinstance(y, np.ndarray) and y.ndim == 2:
@@ -440,6 +466,7 @@ def _checked_answers(y: Iterable[object]) -> tuple[NDArray[Any], list[list[int]]
     given = list(y)
     if any(isinstance(labels, set | frozenset | list | tuple) for labels in given):
         sets = [_as_set(labels) for labels in given]
+        _refuse_flags(sets)
         classes = np.unique(np.asarray([label for labels in sets for label in labels]))
         numbers = {label: number for number, label in enumerate(classes.tolist())}
         of_texts = [sorted({numbers[np.asarray(x).item()] for x in labels}) for labels in sets]

@@ -208,6 +208,8 @@ def test_classifier_takes_sets_and_indicators(tmp_path: Path):
     again = TextClassifier.load(tmp_path / "run")
     assert (again.predict(texts) == by_sets.predict(texts)).all()
     assert again.predict_sets(texts) == by_sets.predict_sets(texts)
+    with pytest.raises(DataError, match="y holds the label 'new', which was not learned"):
+        by_sets.score(texts, [*sets[:-1], {"new"}])
 
 
 def test_pairs_may_have_several_labels(tmp_path: Path):
@@ -227,6 +229,8 @@ def test_answers_that_are_no_sets_are_refused():
         classifier.fit(texts, [*sets[:-1], "art"])
     with pytest.raises(DataError, match="y has two dimensions, and no text has label 1"):
         classifier.fit(texts, np.array([[1, 0]] * 16))
+    with pytest.raises(DataError, match="y holds lists of 0 and 1, all of one length"):
+        classifier.fit(texts, [[1, 0], [0, 1]] * 8)
     with pytest.raises(DataError, match="one label only, 'art'"):
         classifier.fit(texts, [{"art"}, set()] * 8)
     with pytest.raises(ConfigError, match="y holds sets of labels, and the recipe"):

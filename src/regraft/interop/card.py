@@ -273,7 +273,9 @@ _SEEN_OFTEN = (
 def _scores(run: LoadedRun) -> list[str]:
     result = run.info.result
     if "valid_accuracy" in result:
-        accuracy, num_valid = result["valid_accuracy"][-1], result["num_valid"]
+        kept = result.get("best_epoch")
+        accuracy = result["valid_accuracy"][-1 if kept is None else kept]
+        num_valid = result["num_valid"]
         if _sets(run):
             told = (
                 "micro-F1 on valid, one threshold",

@@ -18,6 +18,7 @@ import tokenizers
 import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
+from scipy.special import logit
 from torch import Tensor, nn
 
 from regraft.batches import Batch, ExampleRows, budget_batches, padded
@@ -322,8 +323,12 @@ class _Session:
         self._inner = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         self._inputs = _inputs(run)
         self.is_of_tokens = run.info.kind != "classifier"
-        # One score for each yes or no, rather than the best of several.
-        self._has_one_score = isinstance(run.model.head, ReplacedHead) or bool(run.info.thresholds)
+        # One score for each yes or no, rather than the best of several: yes from here on.
+        self._bounds: NDArray[np.float64] | None = None
+        if run.info.thresholds:
+            self._bounds = logit(np.array(run.info.thresholds))
+        elif isinstance(run.model.head, ReplacedHead):
+            self._bounds = np.zeros(())
 
     def scores(self, batch: Batch) -> NDArray[np.float32]:
         """Of every class, or of every token at every position."""
@@ -338,7 +343,11 @@ class _Session:
 
     def answers(self, scores: NDArray[np.float32], real_BT: NDArray[np.bool_]) -> NDArray[np.int64]:
         """The class of every row, or yes or no to each; or at every real position the token."""
-        best = (scores > 0).astype(np.int64) if self._has_one_score else scores.argmax(axis=-1)
+        best: NDArray[np.int64] = (
+            scores.argmax(axis=-1)
+            if self._bounds is None
+            else (scores >= self._bounds).astype(np.int64)
+        )
         return best[real_BT] if self.is_of_tokens else best
 
 

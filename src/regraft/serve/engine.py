@@ -132,7 +132,7 @@ class OnnxClassifier:
     """A fine-tuned classifier whose scores come from onnxruntime.
 
     A run of the graph that several cores share costs a third more than on one of them, for short
-    texts twice as much (two cores, 2026-11-17). So only a text that is alone and long gets all of
+    texts twice as much (two cores, 2026-11-17). So only one that is alone and large gets all of
     them; otherwise each core has runs of its own.
     """
 
