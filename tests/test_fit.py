@@ -77,6 +77,9 @@ def test_folder_holds_bases_members_and_no_pickle(fitted):
     assert (result.num_train, result.num_valid, result.num_documents) == (60, 0, 360)
     assert sum(result.weights.values()) == pytest.approx(1)
     assert result.scores.keys() == {"blend", "linear", "latent", "features"}
+    says = {name: score.weight for name, score in result.scores.items() if name != "blend"}
+    assert sum(says.values()) == pytest.approx(1)
+    assert (says["latent"], result.scores["blend"].weight) == (0, None)
     # Judged, so that it can be beaten, but not heard.
     assert result.weights["latent"] == 0
     assert load_fitted(out).speakers == ["linear", "features"]

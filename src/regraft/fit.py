@@ -450,10 +450,23 @@ def _scores(
         others_M = choose_weights(chances_MNC[:, ~is_asked_N], targets_N[~is_asked_N])
         mixed_NC[is_asked_N] = blended(chances_MNC[:, is_asked_N], others_M)
     scores = {"blend": MemberScore(_interval(mixed_NC, targets_N), weight=None, seconds=0.0)}
+    says = _says(members, weights=weights, targets_N=targets_N)
     for name, member in members.items():
         accuracy = _interval(_judged(member), targets_N)
-        scores[name] = MemberScore(accuracy, weight=weights[name], seconds=member.seconds)
+        scores[name] = MemberScore(accuracy, weight=says[name], seconds=member.seconds)
     return scores
+
+
+def _says(
+    members: dict[str, Member], *, weights: dict[str, float], targets_N: NDArray[np.int64]
+) -> dict[str, float]:
+    """How much each has to say: a weight also makes a timid member bolder, which is left out."""
+    parts = {
+        name: weights[name] * fit_temperature(_judged(member), targets_N)
+        for name, member in members.items()
+    }
+    total = sum(parts.values())
+    return {name: part / total for name, part in parts.items()}
 
 
 def _interval(chances_NC: NDArray[np.float64], targets_N: NDArray[np.int64]) -> Interval:
