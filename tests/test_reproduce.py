@@ -105,3 +105,7 @@ def test_report_that_is_made_anew_is_held_against_its_curve(
     # What the command does not make, and what the report does not tell, is left alone.
     (checked,) = reproduce.check_report(entry, work=tmp_path)
     assert (checked.name, checked.is_inside) == ("books: linear, 100 labels", False)
+    for nothing in ({}, {"renamed": {"100": {"value": 0.8}}}):
+        monkeypatch.setattr(reproduce, "output_of", lambda *_, rows=nothing, **__: {"rows": rows})
+        with pytest.raises(SystemExit, match="books: its command gives"):
+            list(reproduce.check_report(entry, work=tmp_path))
