@@ -24,12 +24,14 @@ from regraft.finetune import (
     VALID_SHARE,
     EpochRecord,
     Start,
+    calibrate,
     chosen_thresholds,
     examples_fingerprint,
     start_from_base,
     start_from_scratch,
     texts_of,
     train_classifier,
+    unseen,
 )
 from regraft.fit import FitResult, fit_examples
 from regraft.fitted import FittedClassifier, load_fitted, save_fitted
@@ -78,6 +80,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     fitted_: FittedClassifier | None
     thresholds_: NDArray[np.float64]
+    temperature_: float | None
 
     def __init__(
         self,
@@ -109,7 +112,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Learn from texts and labels, and by the recipe from texts without labels as well.
 
         The recipe tells in `result_` what it is worth on texts it was not fitted on; fine-tuning
-        holds some out and follows the accuracy on them (`history_`).
+        holds some out, follows the accuracy on them (`history_`) and calibrates the probabilities
+        by them (`temperature_`), unless there are too few to hold any out.
         """
         texts = _checked_contents(X)
         classes, answers, has_sets = _checked_answers(y)
@@ -156,6 +160,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         )
         fingerprints = {"train": examples_fingerprint(examples)}
+        is_new_N = unseen(valid_examples, train=train_examples)
+        temperature = calibrate(model, valid_rows, is_new_N=is_new_N, settings=start.settings)
         return self._learned(
             model.eval(),
             classes=classes,
@@ -163,6 +169,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             settings=start.settings,
             fingerprints=fingerprints,
             thresholds=chosen_thresholds(model, valid_rows),
+            temperature=temperature,
         )
 
     def predict_proba(
@@ -248,6 +255,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             status="training",
             labels=tuple(str(label) for label in self.classes_),
             thresholds=tuple(self.thresholds_.tolist()),
+            temperature=self.temperature_,
             base=None if self.base == SCRATCH else {"run_dir": str(self.base)},
             fingerprints=self.fingerprints_,
         )
@@ -282,6 +290,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             settings=run.settings,
             fingerprints=run.info.fingerprints,
             thresholds=run.info.thresholds,
+            temperature=run.info.temperature,
         )
 
     def _fit_recipe(
@@ -339,6 +348,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> "TextClassifier":
         self.fitted_ = fitted
         self.thresholds_ = np.zeros(0)
+        self.temperature_ = fitted.temperature
         self.result_ = FitResult.from_dict(fitted.info.result)
         self.classes_ = classes
         self.tokenizer_ = fitted.tokenizer
@@ -409,9 +419,11 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         settings: Settings,
         fingerprints: dict[str, str],
         thresholds: Sequence[float],
+        temperature: float | None,
     ) -> "TextClassifier":
         self.fitted_ = None
         self.thresholds_ = np.array(thresholds, dtype=np.float64)
+        self.temperature_ = temperature
         self.model_ = model
         self.classes_ = classes
         self.tokenizer_ = tokenizer

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Bool
 
 from regraft.averaging import holding, put
 from regraft.bases import read_base_settings
@@ -22,9 +23,9 @@ from regraft.checkpoint import kept_steps
 from regraft.config import Settings, resolve
 from regraft.errors import ConfigError, DataError
 from regraft.evaluate import class_probabilities, cut_share, label_probabilities
-from regraft.heads import Model
+from regraft.heads import ClassifierHead, Model
 from regraft.lowrank import add_adapters, merge_adapters
-from regraft.metrics import accuracy, best_micro_f1, f1_thresholds
+from regraft.metrics import accuracy, best_micro_f1, f1_thresholds, fit_temperature
 from regraft.objectives import Objective, classify, classify_each, with_auxiliary
 from regraft.parallel import world
 from regraft.runfolder import RunFolder, RunInfo, open_run, read_info
@@ -67,7 +68,8 @@ class EpochRecord:
 class FinetuneResult:
     """What a fine-tuning run gave; `best_epoch` is that of the weights kept, if not the last.
 
-    `followed` names what `valid_accuracy` holds.
+    `followed` names what `valid_accuracy` holds. `temperature` is what the scores were divided by
+    to be calibrated; None if they are as training left them.
     """
 
     run_dir: str
@@ -81,6 +83,7 @@ class FinetuneResult:
     transplant: str
     best_epoch: int | None = None
     followed: str = ACCURACY
+    temperature: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -205,6 +208,8 @@ def _finetune(
     if best is not None:
         kept = f"{records[best].valid_accuracy:.1%} on valid"
         progress.say(f"The weights of epoch {best} of {len(records) - 1} are kept: {kept}.")
+    is_new_N = unseen(valid_examples, train=train_examples)
+    temperature = calibrate(model, valid_rows, is_new_N=is_new_N, settings=settings)
     result = FinetuneResult(
         run_dir=str(folder.run_dir),
         base="scratch" if base is None else str(base),
@@ -217,9 +222,14 @@ def _finetune(
         transplant=told,
         best_epoch=best,
         followed=MICRO_F1 if has_label_sets(rows) else ACCURACY,
+        temperature=temperature,
     )
-    thresholds = chosen_thresholds(model, valid_rows)
-    info = dataclasses.replace(info, result=result.to_dict(), thresholds=thresholds)
+    info = dataclasses.replace(
+        info,
+        result=result.to_dict(),
+        thresholds=chosen_thresholds(model, valid_rows),
+        temperature=temperature,
+    )
     folder.finish(info, model=model)
     return result
 
@@ -350,6 +360,40 @@ def train_classifier(
 def has_label_sets(rows: ExampleRows) -> bool:
     """Do examples bear any number of labels?"""
     return rows.targets.ndim == 2
+
+
+def unseen(examples: Sequence[Example], *, train: Sequence[Example]) -> Bool[np.ndarray, " N"]:
+    """Which examples are not among those trained on?"""
+    seen = {example.content for example in train}
+    return np.array([example.content not in seen for example in examples], dtype=bool)
+
+
+def calibrate(
+    model: Model,
+    valid_rows: ExampleRows,
+    *,
+    is_new_N: Bool[np.ndarray, " N"],
+    settings: Settings,
+) -> float | None:
+    """Divide the scores, in place, by the temperature that fits valid best, and return it.
+
+    The last layer of the head takes it up: whatever runs these weights is calibrated, and knows of
+    nothing. Only rows that were not trained on count. None, and nothing changes, without any, and
+    where classes were weighed: no temperature undoes that (docs/how-to/imbalanced-classes.md).
+    """
+    if settings.train.class_weight is not None or not is_new_N.any():
+        return None
+    assert isinstance(model.head, ClassifierHead), "fine-tuning grafts such a head"
+    targets = valid_rows.targets[is_new_N]
+    if has_label_sets(valid_rows):
+        # One temperature for all labels: every yes or no counts.
+        chances = label_probabilities(model, valid_rows)[is_new_N].ravel()
+        answers, targets = np.stack([1 - chances, chances], axis=1), targets.ravel()
+    else:
+        answers = class_probabilities(model, valid_rows)[is_new_N]
+    temperature = fit_temperature(answers, targets)
+    model.head.divide_scores(temperature)
+    return temperature
 
 
 def chosen_thresholds(model: Model, valid_rows: ExampleRows) -> tuple[float, ...]:

@@ -236,6 +236,12 @@ class ClassifierHead(nn.Module):
             pooled_BD = F.normalize(pooled_BD, dim=1) * math.sqrt(pooled_BD.shape[1])
         return self.linear(pooled_BD if self.between is None else self.between(pooled_BD))
 
+    @torch.no_grad()
+    def divide_scores(self, temperature: float) -> None:
+        """From now on, give the scores divided by a temperature: the order of classes stays."""
+        for parameter in self.linear.parameters():
+            parameter.div_(temperature)
+
 
 class NoHead(nn.Module):
     """Of a base that needs none or came without: its scores are the backbone's own vectors."""

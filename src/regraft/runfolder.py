@@ -44,6 +44,8 @@ class RunInfo:
     labels: tuple[str, ...] = ()
     # Of a classifier that gives any number of labels: the probability from which each counts.
     thresholds: tuple[float, ...] = ()
+    # Of a calibrated classifier: what its scores were divided by. Its weights hold it already.
+    temperature: float | None = None
     base: dict[str, Any] | None = None
     fingerprints: dict[str, str] = field(default_factory=dict)
     result: dict[str, Any] = field(default_factory=dict)

@@ -19,6 +19,7 @@ from regraft.config import Settings, refuse_label_sets, refuse_pairs
 from regraft.errors import ConfigError, DataError
 from regraft.evaluate import class_probabilities
 from regraft.finetune import FinetuneResult, finetune, load_splits
+from regraft.metrics import tempered
 from regraft.runfolder import RunFolder, load_run
 from regraft.runtime import SILENT, Progress, write_text
 from regraft.text import Example, read_documents
@@ -122,6 +123,9 @@ def labelled_by(
     progress.start(f"label {len(texts):,} texts", total=len(texts))
     probabilities_NC = class_probabilities(teacher.model, rows, on_batch=progress.advance)
     progress.finish()
+    if teacher.info.temperature is not None:
+        # As training left them: what the confidence was chosen and measured by.
+        probabilities_NC = tempered(probabilities_NC, 1 / teacher.info.temperature)
     by_class = sure_rows(probabilities_NC, confidence=confidence)
     rarest = min(range(len(names)), key=lambda target: len(by_class[target]))
     if not len(by_class[rarest]):

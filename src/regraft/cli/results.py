@@ -184,6 +184,8 @@ def show_finetuned(result: "FinetuneResult", *, linear: float | None) -> None:
     accuracies = [f"{accuracy:.1%}" for accuracy in result.valid_accuracy]
     best = result.best_epoch
     kept = [] if best is None else [("weights kept", f"of epoch {best}, the best on valid")]
+    warm = result.temperature
+    calibrated = "no" if warm is None else f"by a temperature of {warm:.2f}, fitted on valid"
     terminal.show_table(
         ["fine-tuned", ""],
         [
@@ -195,6 +197,7 @@ def show_finetuned(result: "FinetuneResult", *, linear: float | None) -> None:
             (f"valid {result.followed} before", accuracies[0] if accuracies else "-"),
             (f"valid {result.followed} by epoch", " ".join(accuracies[1:]) or "-"),
             *kept,
+            ("calibrated", calibrated),
             *beside,
             ("time", terminal.duration(result.seconds)),
             ("run folder", result.run_dir),

@@ -257,7 +257,7 @@ def _what(run: LoadedRun) -> str:
 def _story(run: LoadedRun, *, limits: Sequence[str]) -> list[str]:
     """What does not depend on the format: scores, recipe, data, limits."""
     return [
-        *("", "## Scores", "", *_scores(run)),
+        *("", "## Scores", "", *_scores(run), *_calibration(run)),
         *("", "## Recipe", "", *_table(("setting", "value"), _recipe(run))),
         *("", "## Data", "", *_data(run)),
         *("", "## Limits", "", *(f"- {limit}" for limit in [*_limits(run), *limits] if limit)),
@@ -301,6 +301,17 @@ def _scores(run: LoadedRun) -> list[str]:
             rows.append(("bits per byte", f"{result['bits_per_byte']:.4f}"))
         return _table(("score", "value"), rows)
     return ["This run keeps none."]
+
+
+def _calibration(run: LoadedRun) -> list[str]:
+    """Whether a stated probability may be taken at its word."""
+    if run.info.kind != "classifier":
+        return []
+    warm = run.info.temperature
+    if warm is None:
+        return ["", "Probabilities are as training left them, not calibrated."]
+    told = f"a temperature of {warm:.2f}, fitted on valid, is part of the weights"
+    return ["", f"Probabilities are calibrated: {told}."]
 
 
 def _recipe(run: LoadedRun) -> list[tuple[str, str]]:

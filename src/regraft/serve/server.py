@@ -160,7 +160,7 @@ def _shown_address(listener: socket.socket) -> str:
 
 
 def _exactness(engine: Engine) -> str:
-    calibrated = "calibrated" if engine.is_calibrated else "as the model gives them, uncalibrated"
+    calibrated = "calibrated" if engine.is_calibrated else "as training left them, not calibrated"
     exact = f" and differ from torch's by at most {engine.difference:.1e}"
     return (
         f"Probabilities are {calibrated}{exact * (engine.runtime != 'torch')}."
