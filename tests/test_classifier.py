@@ -15,6 +15,7 @@ from sklearn.model_selection import cross_val_score
 import regraft
 from regraft.classifier import TextClassifier, load_classifier
 from regraft.errors import ConfigError, DataError, RegraftError, RunFolderError
+from regraft.runfolder import load_run
 from regraft.synthetic import synthetic_reviews
 
 TEXTS = [text for text, _ in make_examples(24)]
@@ -272,3 +273,14 @@ def test_run_of_the_command_line_can_be_loaded(shared_classifier: Path) -> None:
 def test_base_is_no_classifier(shared_base: Path) -> None:
     with pytest.raises(RunFolderError, match="holds a language-model, not a classifier"):
         load_classifier(shared_base)
+
+
+def test_temperature_is_kept_with_the_classifier(fitted: TextClassifier, tmp_path: Path) -> None:
+    assert fitted.temperature_ is not None
+    run_dir = fitted.save(tmp_path / "run")
+    assert load_run(run_dir).info.temperature == fitted.temperature_
+    assert TextClassifier.load(run_dir).temperature_ == fitted.temperature_
+
+
+def test_too_few_examples_to_hold_out_leave_probabilities_as_they_are() -> None:
+    assert tiny().fit(TEXTS[:2], NAMES[:2]).temperature_ is None

@@ -17,6 +17,8 @@ from typer.testing import CliRunner, Result
 
 from regraft import config, presets
 from regraft.cli import app, terminal, train
+from regraft.cli.results import show_finetuned
+from regraft.finetune import FinetuneResult
 
 REGRAFT = [sys.executable, "-m", "regraft"]
 
@@ -403,6 +405,30 @@ def test_minutes_are_no_budget_of_a_comparison(
     result = run("compare", *arguments, "--set=data.max_length=24")
     assert result.exit_code == 2
     assert "Arms cannot be compared by the clock: train.minutes is 3." in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("temperature", "told"),
+    [(None, "no"), (1.375, "by a temperature of 1.38, fitted on valid")],
+)
+def test_fine_tuned_run_tells_whether_it_is_calibrated(
+    temperature: float | None, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = FinetuneResult(
+        run_dir="runs/x",
+        base="scratch",
+        labels=("a", "b"),
+        num_train=8,
+        num_valid=4,
+        valid_accuracy=(0.5, 0.75),
+        cut_share=0.0,
+        seconds=1.0,
+        transplant="",
+        temperature=temperature,
+    )
+    show_finetuned(result, linear=None)
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert ["calibrated", told] in [[part.strip() for part in line] for line in lines]
 
 
 def test_params_counts_the_lab() -> None:

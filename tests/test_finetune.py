@@ -5,9 +5,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from conftest import TINY, Recorder, make_examples
+from conftest import TINY, Recorder, make_examples, write_examples
 from safetensors.torch import load_file
 
 from regraft.batches import ExampleRows
@@ -16,16 +17,19 @@ from regraft.errors import ConfigError, DataError, RunFolderError
 from regraft.evaluate import class_probabilities
 from regraft.finetune import (
     EpochRecord,
+    FinetuneResult,
     _class_weights,
     best_epoch,
+    calibrate,
     finetune,
     train_classifier,
+    unseen,
 )
 from regraft.heads import Model
-from regraft.metrics import accuracy
+from regraft.metrics import accuracy, cross_entropy, fit_temperature, tempered
 from regraft.runfolder import load_run, read_metrics
 from regraft.start import Start, start_from_base, without_base
-from regraft.text import Labels
+from regraft.text import Example, Labels
 
 FILES = ["config.json", "metrics.jsonl", "model.safetensors", "run.json", "tokenizer.json"]
 
@@ -229,7 +233,8 @@ def test_resumed_run_equals_a_straight_one(
     shared_base: Path, splits: dict[str, Path], tmp_path: Path, method: str
 ) -> None:
     settings = resolve("finetune", overrides={**TINY, "train.epochs": 2, **METHODS.get(method, {})})
-    files = {"train": splits["train"], "valid": splits["valid"], "settings": settings}
+    valid = write_examples(tmp_path / "more.csv", 40, seed=9)
+    files = {"train": splits["train"], "valid": valid, "settings": settings}
     inputs: dict[str, Any] = {**files, "base": None if method == "scratch" else shared_base}
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
     expected = finetune(out=straight, **inputs)
@@ -242,6 +247,7 @@ def test_resumed_run_equals_a_straight_one(
     assert list(read_metrics(straight)) == list(read_metrics(stopped))
     assert result.valid_accuracy == expected.valid_accuracy
     assert result.best_epoch == expected.best_epoch
+    assert result.temperature == expected.temperature != 1
     assert sorted(path.name for path in stopped.iterdir()) == FILES
 
 
@@ -439,3 +445,98 @@ def test_run_killed_before_its_first_checkpoint_starts_again(
     finetune(out=stopped, resume=True, **inputs)
     assert unequal(straight, stopped) == []
     assert list(read_metrics(straight)) == list(read_metrics(stopped))
+
+
+@pytest.fixture
+def bold(shared_base: Path, tiny_finetune: Settings) -> tuple[Model, ExampleRows]:
+    """A classifier that says everything far too loudly, and rows to find that out by."""
+    start = start_from_base(shared_base, settings=tiny_finetune)
+    model, _ = start.build_model(num_classes=2, seed=0)
+    list(
+        train_classifier(
+            model,
+            rows=rows_of(32, start=start, seed=3),
+            valid_rows=rows_of(16, start=start, seed=4),
+            settings=start.settings,
+        )
+    )
+    model.head.divide_scores(1 / 50)
+    return model, rows_of(60, start=start, seed=5)
+
+
+def test_temperature_is_put_into_the_head(
+    bold: tuple[Model, ExampleRows], tiny_finetune: Settings
+) -> None:
+    model, rows = bold
+    before, weights = class_probabilities(model, rows), dict(model.state_dict())
+    weights = {name: tensor.clone() for name, tensor in weights.items()}
+    is_new_N = np.ones(60, dtype=bool)
+    found = calibrate(model, rows, is_new_N=is_new_N, settings=tiny_finetune)
+    assert found == fit_temperature(before, rows.targets) > 1.5
+    after = class_probabilities(model, rows)
+    assert after == pytest.approx(tempered(before, found), abs=1e-6)
+    # The order of the classes stays, and with it every score but those of sureness.
+    assert np.array_equal(before.argsort(axis=1), after.argsort(axis=1))
+    assert cross_entropy(after, rows.targets) < cross_entropy(before, rows.targets)
+    changed = [n for n, tensor in model.state_dict().items() if not torch.equal(tensor, weights[n])]
+    assert changed == ["head.linear.weight", "head.linear.bias"]
+
+
+def test_nothing_is_calibrated_by_texts_that_were_trained_on(
+    bold: tuple[Model, ExampleRows], tiny_finetune: Settings
+) -> None:
+    model, rows = bold
+    before = class_probabilities(model, rows)
+    is_new_N = np.zeros(60, dtype=bool)
+    assert calibrate(model, rows, is_new_N=is_new_N, settings=tiny_finetune) is None
+    assert np.array_equal(class_probabilities(model, rows), before)
+    is_new_N[10:50] = True
+    found = calibrate(model, rows, is_new_N=is_new_N, settings=tiny_finetune)
+    assert found == fit_temperature(before[10:50], rows.targets[10:50])
+
+
+def test_weighed_classes_are_left_as_they_are(
+    bold: tuple[Model, ExampleRows], tiny_finetune: Settings
+) -> None:
+    model, rows = bold
+    weighed = replace(tiny_finetune, "train", class_weight="balanced")
+    assert calibrate(model, rows, is_new_N=np.ones(60, dtype=bool), settings=weighed) is None
+
+
+def test_unseen_examples_are_no_training_examples() -> None:
+    train = [Example("one", "a", "f", 1), Example("two", "a", "f", 2, pair="three")]
+    asked = [
+        *(Example("one", "b", "g", 1), Example("two", "a", "g", 2)),
+        Example("two", "a", "g", 3, pair="three"),
+    ]
+    assert unseen(asked, train=train).tolist() == [False, True, False]
+
+
+def test_run_tells_its_temperature(
+    splits: dict[str, Path], tiny_finetune: Settings, tmp_path: Path
+) -> None:
+    files: dict[str, Any] = {"base": None, "train": splits["train"], "settings": tiny_finetune}
+    result = finetune(valid=splits["valid"], out=tmp_path / "run", **files)
+    info = load_run(tmp_path / "run").info
+    assert info.temperature == result.temperature == info.result["temperature"] is not None
+    # Accuracies were told before it, and are those of the weights that are kept.
+    run = load_run(tmp_path / "run")
+    texts, names = zip(*make_examples(16, seed=4), strict=True)
+    targets = [run.info.labels.index(name) for name in names]
+    rows = ExampleRows(texts, targets=targets, tokenizer=run.tokenizer, data=run.settings.data)
+    chances = class_probabilities(run.model, rows)
+    assert accuracy(chances.argmax(axis=1), rows.targets) == result.valid_accuracy[-1]
+
+    same = finetune(valid=splits["train"], out=tmp_path / "same", **files)
+    assert same.temperature is load_run(tmp_path / "same").info.temperature is None
+
+
+def test_result_without_a_temperature_can_be_read(
+    splits: dict[str, Path], tiny_finetune: Settings, tmp_path: Path
+) -> None:
+    result = finetune(
+        base=None, train=splits["train"], out=tmp_path / "run", settings=tiny_finetune
+    )
+    values = result.to_dict()
+    assert values.pop("temperature") is not None
+    assert FinetuneResult.from_dict(values).temperature is None

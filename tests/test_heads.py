@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from regraft.config import ModelSettings, ObjectiveSettings
 from regraft.heads import (
     PAIRS_SEEN_AT_LEAST,
+    ClassifierHead,
     LanguageModelHead,
     NoHead,
     PairHead,
@@ -160,6 +161,18 @@ def test_language_model_scores_with_the_embeddings_themselves(family):
     shapes = [tuple(parameter.shape) for parameter in model.head.parameters()]
     assert (VOCAB, 12) not in shapes
     assert (VOCAB,) in shapes
+
+
+@pytest.mark.parametrize("pooling", ["first", "mean", "attention"])
+@pytest.mark.parametrize("family", [*FAMILIES, "bag"])
+def test_temperature_divides_all_scores(family, pooling):
+    head = lively(ClassifierHead(small_settings(family), num_classes=5, pooling=pooling))
+    hidden_BTD = torch.randn(2, 3, 12)
+    given = {"real_BT": torch.ones(2, 3, dtype=torch.bool), "embedding_VD": torch.zeros(7, 1)}
+    before_BC = head(hidden_BTD, **given)
+    head.divide_scores(2.5)
+    torch.testing.assert_close(head(hidden_BTD, **given), before_BC / 2.5)
+    assert all(parameter.requires_grad for parameter in head.parameters())
 
 
 def test_lab_scores_with_a_matrix_of_its_own():

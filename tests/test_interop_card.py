@@ -99,6 +99,16 @@ def test_accuracy_is_that_of_the_epoch_whose_weights_were_kept(classifier):
     assert "accuracy on valid | 85.0%" in card_of(dataclasses.replace(classifier, info=info))
 
 
+def test_card_says_whether_probabilities_are_calibrated(classifier, base):
+    assert "Probabilities are as training left them, not calibrated." in card_of(classifier)
+    info = dataclasses.replace(classifier.info, temperature=1.375)
+    run = dataclasses.replace(classifier, info=info)
+    told = "are calibrated: a temperature of 1.38, fitted on valid, is part of the weights."
+    assert told in card_of(run)
+    assert told in onnx_card(run, parity=PARITY, name="reviews", int8=None)
+    assert "Probabilities" not in card_of(base)
+
+
 def test_card_tells_data_recipe_and_parity(classifier):
     card = card_of(classifier)
     assert "1,360 examples to train on, 240 held out; 12.5% of the training texts were cut" in card

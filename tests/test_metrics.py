@@ -144,6 +144,23 @@ def test_reliability_bins_hold_confidence_accuracy_and_count():
     assert [b.confidence for b in bins] == pytest.approx([0.5, 0.6, 0.9, 0.95])
 
 
+@pytest.mark.parametrize(("num_mistakes", "is_surer"), [(0, False), (9, False), (10, True)])
+def test_answers_are_made_surer_only_by_mistakes(num_mistakes, is_surer):
+    # Of 400 answers that say 60 %, nearly all are right.
+    chances = np.tile([[0.6, 0.4]], (400, 1))
+    targets = (np.arange(400) < num_mistakes).astype(int)
+    fitted = metrics.fit_temperature(chances, targets)
+    assert fitted < 0.5
+    assert metrics.cautious_temperature(chances, targets) == (fitted if is_surer else 1.0)
+
+
+def test_answers_are_made_less_sure_by_any_mistake():
+    chances = np.tile([[0.999, 0.001]], (9, 1))
+    targets = np.array([1, 0, 0, 0, 0, 0, 0, 0, 0])
+    fitted = metrics.fit_temperature(chances, targets)
+    assert metrics.cautious_temperature(chances, targets) == fitted > 1
+
+
 def test_reliability_is_scikit_learns_calibration_curve():
     from sklearn.calibration import calibration_curve
 

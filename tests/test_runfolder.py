@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +69,18 @@ def test_classifier_run_keeps_its_label_names(tmp_path, tiny_finetune, tokenizer
     )
     folder.finish(info, model=model)
     assert load_run(tmp_path / "run", kind="classifier").info.labels == ("bad", "good", "so-so")
+
+
+def test_run_without_a_temperature_is_an_older_one(shared_classifier, tmp_path):
+    temperature = read_info(shared_classifier).temperature
+    assert temperature is not None
+    old = shutil.copytree(shared_classifier, tmp_path / "old")
+    values = json.loads((old / "run.json").read_text())
+    assert values.pop("temperature") == values["result"].pop("temperature") == temperature
+    (old / "run.json").write_text(json.dumps(values))
+    run = load_run(old, kind="classifier")
+    assert run.info.temperature is None
+    assert run.fingerprint == load_run(shared_classifier).fingerprint
 
 
 def test_an_existing_run_is_not_overwritten(tmp_path, tiny_pretrain, tokenizer):

@@ -1,6 +1,7 @@
 """Self-training: only sure answers, as many of each class, and rounds that can be resumed."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TINY, Recorder, make_examples, write_examples
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from regraft.config import Settings, resolve
 from regraft.errors import ConfigError, DataError
@@ -103,6 +104,23 @@ def test_no_more_texts_are_taken_than_labels_can_carry(shared_classifier: Path):
     texts = [text for text, _ in make_examples(60, seed=9)]
     taken = labelled_by(shared_classifier, texts, confidence=0.01, num_labelled=3)
     assert len(taken) <= MOST_TAKEN * 3
+
+
+def test_sureness_is_that_of_the_training(shared_classifier: Path, tmp_path: Path):
+    # The same weights as if their temperature had been eight times as high.
+    warm = shutil.copytree(shared_classifier, tmp_path / "warm")
+    run = load_run(warm)
+    run.model.head.divide_scores(8)
+    save_file(run.model.state_dict(), warm / "model.safetensors")
+    values = json.loads((warm / "run.json").read_text())
+    changes = {"temperature": 8 * values["temperature"], "weights_digest": None}
+    (warm / "run.json").write_text(json.dumps({**values, **changes}))
+    texts = [text for text, _ in make_examples(60, seed=9)]
+    one, other = (
+        labelled_by(teacher_dir, texts, confidence=0.501, num_labelled=32)
+        for teacher_dir in (shared_classifier, warm)
+    )
+    assert [(e.text, e.label) for e in one] == [(e.text, e.label) for e in other]
 
 
 def test_class_without_a_sure_answer_is_named(shared_classifier: Path):

@@ -1,6 +1,7 @@
 """One run ready to answer: its runtime, its exactness, its name, and what it refuses."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -58,6 +59,23 @@ def test_torch_answers_what_predict_answers(run_dir):
     assert engine.labels == LABELS
     assert probabilities(values) == pytest.approx(expected(run_dir, TEXTS), abs=1e-6)
     assert [value["label"] for value in values] == load_classifier(run_dir).predict(TEXTS).tolist()
+
+
+@pytest.mark.parametrize("runtime", ["torch", "onnx"])
+def test_run_with_a_temperature_is_calibrated(runtime, shared_classifier, tmp_path):
+    if runtime == "onnx":
+        pytest.importorskip("onnxruntime")
+    with unchecked():
+        engine = load_engine(shared_classifier, runtime=runtime)
+        values = engine.classify(TEXTS)
+    assert engine.is_calibrated
+    assert probabilities(values) == pytest.approx(expected(shared_classifier, TEXTS), abs=1e-5)
+    # Runs that were made before temperatures are as they were.
+    old = shutil.copytree(shared_classifier, tmp_path / "old")
+    info = json.loads((old / "run.json").read_text())
+    del info["temperature"]
+    write_json(old / "run.json", info)
+    assert not load_engine(old, runtime="torch").is_calibrated
 
 
 def test_blend_answers_what_predict_answers(tmp_path):

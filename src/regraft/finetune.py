@@ -25,7 +25,7 @@ from regraft.errors import ConfigError, DataError
 from regraft.evaluate import class_probabilities, cut_share, label_probabilities
 from regraft.heads import ClassifierHead, Model
 from regraft.lowrank import add_adapters, merge_adapters
-from regraft.metrics import accuracy, best_micro_f1, f1_thresholds, fit_temperature
+from regraft.metrics import accuracy, best_micro_f1, cautious_temperature, f1_thresholds
 from regraft.objectives import Objective, classify, classify_each, with_auxiliary
 from regraft.parallel import world
 from regraft.runfolder import RunFolder, RunInfo, open_run, read_info
@@ -391,7 +391,7 @@ def calibrate(
         answers, targets = np.stack([1 - chances, chances], axis=1), targets.ravel()
     else:
         answers = class_probabilities(model, valid_rows)[is_new_N]
-    temperature = fit_temperature(answers, targets)
+    temperature = cautious_temperature(answers, targets)
     model.head.divide_scores(temperature)
     return temperature
 

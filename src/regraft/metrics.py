@@ -16,6 +16,9 @@ _COLLAPSED_SHARE = 0.99
 # Nats, summed over all examples, that a temperature e times too high or too low costs.
 _PULL_TO_ONE = 1.0
 _MOST_TEMPERATURE = 20.0
+# Mistakes that it takes to make answers surer. With fewer, the fit believes in luck: on 20 news
+# articles with one or two, it raised the error on test from 5.6 to 8.3 points (2026-11-17).
+_FEWEST_MISTAKES = 10
 # Examples with a label, and without it, that its threshold is chosen by.
 FEWEST_TO_CHOOSE_BY = 10
 # A smaller probability counts as this one, so that no answer alone can forbid a class.
@@ -250,6 +253,18 @@ def fit_temperature(
     most = float(np.log(_MOST_TEMPERATURE))
     found = minimize_scalar(loss, bounds=(-most, most), method="bounded", options={"xatol": 1e-8})
     return float(np.exp(found.x))
+
+
+def cautious_temperature(
+    probabilities_NC: Float[np.ndarray, "N C"], targets_N: Int[np.ndarray, " N"]
+) -> float:
+    """The same, but not below 1 where so few answers are wrong that none says: this sure, no more.
+
+    For probabilities that are acted on, by examples that may be very few.
+    """
+    temperature = fit_temperature(probabilities_NC, targets_N)
+    num_mistakes = int((probabilities_NC.argmax(axis=1) != targets_N).sum())
+    return temperature if num_mistakes >= _FEWEST_MISTAKES else max(temperature, 1.0)
 
 
 def tempered(

@@ -16,14 +16,17 @@ from sklearn.metrics import f1_score
 from test_bad_input import refusal, run
 from test_sentence_pairs import Stopping
 
+from regraft.batches import example_rows
 from regraft.classifier import TextClassifier
 from regraft.config import Settings, resolve
 from regraft.errors import ConfigError, DataError, RunFolderError
-from regraft.evaluate import SetEvaluation, evaluate
-from regraft.finetune import MICRO_F1, finetune
+from regraft.evaluate import SetEvaluation, evaluate, label_probabilities
+from regraft.finetune import MICRO_F1, calibrate, chosen_thresholds, finetune
 from regraft.interop.huggingface import export_huggingface
 from regraft.interop.onnx import export_onnx
+from regraft.metrics import f1_thresholds, fit_temperature, tempered
 from regraft.runfolder import load_run, read_info, read_metrics
+from regraft.text import Labels, load_examples
 
 SET_TINY = [f"--set={key}={value}" for key, value in TINY.items()]
 WORDS = {"art": "a painting", "food": "a soup", "travel": "a train"}
@@ -89,6 +92,31 @@ def test_run_says_from_where_each_label_counts(set_run: Path):
     records = list(read_metrics(set_run))
     assert "valid_micro_f1" in records[-1]
     assert "valid_accuracy" not in records[-1]
+
+
+def test_thresholds_are_of_calibrated_probabilities(set_run: Path, files: dict[str, Path]):
+    run = load_run(set_run)
+    assert run.info.temperature == run.info.result["temperature"] is not None
+    rows = example_rows(
+        load_examples(files["valid"], data=run.settings.data),
+        labels=Labels(run.info.labels),
+        tokenizer=run.tokenizer,
+        data=run.settings.data,
+    )
+    assert chosen_thresholds(run.model, rows) == run.info.thresholds
+
+    # The same model, far too sure: one temperature for every yes and no mends it.
+    run.model.head.divide_scores(1 / 30)
+    before = label_probabilities(run.model, rows)
+    everything = {"is_new_N": np.ones(len(rows.targets), dtype=bool), "settings": run.settings}
+    found = calibrate(run.model, rows, **everything)
+    answers = np.stack([1 - before.ravel(), before.ravel()], axis=1)
+    assert found == fit_temperature(answers, rows.targets.ravel()) > 1.5
+    after = label_probabilities(run.model, rows)
+    assert after.ravel() == pytest.approx(tempered(answers, found)[:, 1], abs=1e-6)
+    # Thresholds move with the probabilities, and every label is told as before.
+    told = [p_NC >= f1_thresholds(p_NC, rows.targets) for p_NC in (before, after)]
+    assert np.array_equal(*told)
 
 
 def test_evaluation_tells_what_sklearn_tells(set_run: Path, files: dict[str, Path]):

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import TINY, make_examples
+from conftest import TINY, make_examples, write_examples
 from safetensors.torch import load_file
 
 from regraft.config import resolve
+from regraft.finetune import finetune
 from regraft.pretrain import pretrain
 from regraft.runfolder import read_metrics
 
@@ -180,6 +181,27 @@ def test_two_processes_learn_any_objective_as_one(tmp_path, text, parallel, pres
     arguments = command(text, tmp_path / "two", steps=6, **more, **{"train.parallel": parallel})
     finish(launch(2, *arguments, "--preset", preset))
     assert_equal(tmp_path / "alone", tmp_path / "two", atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_processes_fine_tune_and_calibrate_as_one(tmp_path, parallel):
+    train, valid = (
+        write_examples(tmp_path / f"{name}.csv", 32, seed=seed)
+        for seed, name in enumerate(("train", "valid"))
+    )
+    changes = {**TINY, "model.dropout": 0, "train.lr": 1e-4, "train.epochs": 1}
+    settings = resolve("finetune", overrides=changes)
+    alone = finetune(base=None, train=train, valid=valid, out=tmp_path / "alone", settings=settings)
+    given = [
+        f"--set={key}={value}" for key, value in {**changes, "train.parallel": parallel}.items()
+    ]
+    files = ["--train", train, "--valid", valid, "--out", tmp_path / "two"]
+    result = json.loads(finish(launch(2, "finetune", "--scratch", *files, *given, "--json")))
+    assert alone.temperature is not None
+    assert abs(alone.temperature - 1) > 0.01
+    assert result["temperature"] == pytest.approx(alone.temperature, rel=1e-3)
+    assert_equal(tmp_path / "alone", tmp_path / "two", atol=1e-3)
 
 
 def wait_for(path: Path, process: "subprocess.Popen[str]") -> None:
