@@ -1,6 +1,7 @@
 """Examples with any number of labels, from files to predictions and exports."""
 
 import csv
+import dataclasses
 import itertools
 import json
 from pathlib import Path
@@ -94,27 +95,28 @@ def test_run_says_from_where_each_label_counts(set_run: Path):
     assert "valid_accuracy" not in records[-1]
 
 
-def test_thresholds_are_of_calibrated_probabilities(set_run: Path, files: dict[str, Path]):
+def test_one_temperature_serves_all_labels(set_run: Path, files: dict[str, Path]):
     run = load_run(set_run)
     assert run.info.temperature == run.info.result["temperature"] is not None
-    rows = example_rows(
-        load_examples(files["valid"], data=run.settings.data),
-        labels=Labels(run.info.labels),
-        tokenizer=run.tokenizer,
-        data=run.settings.data,
-    )
+    examples = load_examples(files["valid"], data=run.settings.data)
+    given = {"labels": Labels(run.info.labels), "tokenizer": run.tokenizer}
+    rows = example_rows(examples, **given, data=run.settings.data)
     assert chosen_thresholds(run.model, rows) == run.info.thresholds
 
-    # The same model, far too sure: one temperature for every yes and no mends it.
-    run.model.head.divide_scores(1 / 30)
+    # Where every fourth text is not what it says, the same model is too sure.
+    wrong = [
+        dataclasses.replace(e, label="art", labels=("art",)) if row % 4 == 0 else e
+        for row, e in enumerate(examples)
+    ]
+    rows = example_rows(wrong, **given, data=run.settings.data)
     before = label_probabilities(run.model, rows)
-    everything = {"is_new_N": np.ones(len(rows.targets), dtype=bool), "settings": run.settings}
-    found = calibrate(run.model, rows, **everything)
+    is_new_N = np.ones(len(wrong), dtype=bool)
+    found = calibrate(run.model, rows, is_new_N=is_new_N, settings=run.settings)
     answers = np.stack([1 - before.ravel(), before.ravel()], axis=1)
     assert found == fit_temperature(answers, rows.targets.ravel()) > 1.5
     after = label_probabilities(run.model, rows)
     assert after.ravel() == pytest.approx(tempered(answers, found)[:, 1], abs=1e-6)
-    # Thresholds move with the probabilities, and every label is told as before.
+    # Thresholds move with the probabilities, and the same labels are told.
     told = [p_NC >= f1_thresholds(p_NC, rows.targets) for p_NC in (before, after)]
     assert np.array_equal(*told)
 
