@@ -187,8 +187,8 @@ def test_two_processes_learn_any_objective_as_one(tmp_path, text, parallel, pres
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_two_processes_fine_tune_and_calibrate_as_one(tmp_path, parallel):
     train, valid = (
-        write_examples(tmp_path / f"{name}.csv", 32, seed=seed)
-        for seed, name in enumerate(("train", "valid"))
+        write_examples(tmp_path / f"{name}.csv", size, seed=size)
+        for name, size in (("train", 32), ("valid", 150))
     )
     changes = {**TINY, "model.dropout": 0, "train.lr": 1e-4, "train.epochs": 1}
     settings = resolve("finetune", overrides=changes)
@@ -197,7 +197,9 @@ def test_two_processes_fine_tune_and_calibrate_as_one(tmp_path, parallel):
         f"--set={key}={value}" for key, value in {**changes, "train.parallel": parallel}.items()
     ]
     files = ["--train", train, "--valid", valid, "--out", tmp_path / "two"]
-    result = json.loads(finish(launch(2, "finetune", "--scratch", *files, *given, "--json")))
+    result = json.loads(
+        finish(launch(2, "finetune", "--base", "scratch", *files, *given, "--json"))
+    )
     assert alone.temperature is not None
     assert abs(alone.temperature - 1) > 0.01
     assert result["temperature"] == pytest.approx(alone.temperature, rel=1e-3)
