@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_examples
+from conftest import TINY, make_examples
 from random_runs import LABELS, tiny_tokenizer, write_run
 
 from regraft.classifier import TextClassifier
@@ -232,6 +232,24 @@ def test_pipeline_without_regraft_predicts_the_same(tokenizer, export, tmp_path)
             for answer, row_C in zip(answers, probabilities_NC, strict=True):
                 assert answer["label"] == LABELS[row_C.argmax()]
                 assert abs(answer["score"] - row_C.max()) < TOLERANCE
+
+
+def test_temperature_leaves_with_the_weights(tmp_path):
+    learning = {**TINY, "train.lr": 0.01}
+    texts, names = zip(*make_examples(240, seed=5), strict=True)
+    # Nothing tells these labels apart: who learns them by heart is too sure.
+    blind = [names[(7 * row * row) % 239] for row in range(240)]
+    classifier = TextClassifier("scratch", epochs=4, settings=learning).fit(texts, blind)
+    assert classifier.temperature_ is not None
+    assert abs(classifier.temperature_ - 1) > 0.02
+    export_huggingface(classifier.save(tmp_path / "run"), out=tmp_path / "out")
+    classify = transformers.pipeline(
+        "text-classification", model=str(tmp_path / "out"), truncation=True, top_k=None
+    )
+    expected = classifier.predict_proba(texts[:20])
+    for answers, row_C in zip(classify(list(texts[:20])), expected, strict=True):
+        found = {answer["label"]: answer["score"] for answer in answers}
+        assert [found[name] for name in classifier.classes_] == pytest.approx(row_C, abs=1e-5)
 
 
 @pytest.mark.parametrize("preset", ["lab", "bert", "modern"])
