@@ -260,6 +260,7 @@ def _fit(
         )
         store_dir = folder.tokens_dir / "alike"
         write_view(alike, tokenizer=tokenizer, store_dir=store_dir)
+    num_documents = store.num_documents if found is None else found[1].num_documents
     num_bases, passes = 0, 0.0
     if can_teach(store, settings=settings, progress=progress):
         num_bases, passes = make_bases(
@@ -267,6 +268,7 @@ def _fit(
             folder=folder,
             settings=settings,
             tokenizer=tokenizer,
+            num_documents=min(num_documents, LATENT_TEXTS),
             clock=clock,
             progress=progress,
         )
@@ -280,7 +282,7 @@ def _fit(
         bases=bases,
         tokenizer=tokenizer,
         domain=domain,
-        num_documents=store.num_documents if found is None else found[1].num_documents,
+        num_documents=num_documents,
         settings=settings,
         progress=progress,
     )

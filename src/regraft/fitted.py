@@ -158,6 +158,7 @@ def save_fitted(fitted: FittedClassifier, run_dir: Path, *, labels: Sequence[str
         base_folder = RunFolder(base_dir(run_dir, number))
         base_folder.start(base.info, settings=base.settings, tokenizer=base.tokenizer, resume=False)
         base_folder.finish(base.info, model=base.model)
+        base_folder.halve_weights()
     for name, member in fitted.members.items():
         member.save(run_dir / "members" / name)
     folder.finish_blend({**fitted.info.result, "run_dir": str(run_dir), "labels": list(labels)})

@@ -186,6 +186,22 @@ class RunFolder:
             self.checkpoints(keep=1).remove()
             shutil.rmtree(self.tokens_dir, ignore_errors=True)
 
+    def halve_weights(self) -> None:
+        """Keep the weights of a finished run in half precision; who loads them has single again.
+
+        For weights that are read and trained no further: half of the disk. The vectors of a French
+        bag rounded so have the same 80.3 % in cross-validation (2026-11-17).
+        """
+        path, info = self.run_dir / "model.safetensors", read_info(self.run_dir)
+        tensors = {
+            name: tensor.half() if tensor.dtype == torch.float32 else tensor
+            for name, tensor in load_file(path).items()
+        }
+        # Without a digest while file and digest may differ: a crash in between harms nothing.
+        self._write_info(dataclasses.replace(info, weights_digest=None))
+        write_tensors(path, tensors)
+        self._write_info(dataclasses.replace(info, weights_digest=file_digest(path)))
+
     def finish_blend(self, result: dict[str, Any]) -> None:
         """Mark a blend complete, whose members are in their places; its tokens go."""
         info = read_info(self.run_dir)

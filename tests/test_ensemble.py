@@ -1,0 +1,154 @@
+"""Bases side by side: as many as fit into the time, the same as made one by one, planned once."""
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Recorder
+from safetensors.torch import load_file
+
+from regraft import ensemble
+from regraft.config import Settings, replace, resolve
+from regraft.ensemble import MOST_BASES, PLAN_NAME, Clock, Plan, make_bases
+from regraft.fitted import base_dir
+from regraft.pretrain import pretrain
+from regraft.runfolder import RunFolder, load_run, read_info
+from regraft.shards import write_store
+from regraft.store import open_store
+from regraft.synthetic import synthetic_reviews
+from regraft.tokenizer import Tokenizer
+from regraft.vocabulary import train_tokenizer
+
+SETTINGS = resolve(
+    "pretrain",
+    preset="bag",
+    overrides={
+        "model.width": 12,
+        "model.num_pairs": 5_000,
+        "tokenizer.size": 300,
+        "data.max_length": 48,
+        "train.batch_size": 2,
+    },
+)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tokenizer]:
+    folder = tmp_path_factory.mktemp("text")
+    reviews = [review.text for review in synthetic_reviews(num_documents=250, seed=1)]
+    (folder / "text.txt").write_text("".join(" ".join(r.split()) + "\n" for r in reviews))
+    tokenizer = train_tokenizer(reviews, settings=SETTINGS.tokenizer)
+    write_store(
+        [folder / "text.txt"],
+        data=SETTINGS.data,
+        tokenizer=tokenizer,
+        store_dir=folder / "store",
+    )
+    return folder / "store", tokenizer
+
+
+def make(text: tuple[Path, Tokenizer], run_dir: Path, **given) -> tuple[int, float]:
+    run_dir.mkdir(exist_ok=True)
+    arguments = {
+        "folder": RunFolder(run_dir),
+        "settings": SETTINGS,
+        "num_documents": 250,
+        "clock": Clock(time.perf_counter(), 600.0),
+        "progress": Recorder(),
+        **given,
+    }
+    return make_bases(text[0], tokenizer=text[1], **arguments)
+
+
+def write_plan(run_dir: Path, **given) -> Plan:
+    plan = Plan(
+        passes=1.0, length={"epochs": 1}, num_steps=4, num_pairs=700, num_jobs=2, num_bases=3
+    )
+    plan = dataclasses.replace(plan, **given)
+    run_dir.mkdir()
+    (run_dir / PLAN_NAME).write_text(json.dumps(dataclasses.asdict(plan)))
+    return plan
+
+
+def one_by_one(text: tuple[Path, Tokenizer], out: Path, *, plan: Plan, seed: int) -> Settings:
+    settings = replace(SETTINGS, "train", seed=seed, threads=1, epochs=1)
+    settings = replace(settings, "model", num_pairs=plan.num_pairs)
+    pretrain([text[0]], out=out, settings=settings)
+    return settings
+
+
+def test_bases_side_by_side_equal_those_made_one_by_one_but_for_their_precision(text, tmp_path):
+    run_dir, told = tmp_path / "run", Recorder()
+    plan = write_plan(run_dir)
+    assert make(text, run_dir, progress=told) == (3, 1.0)
+    assert told.tasks == ["bases"]
+    assert "There is time for 3 bases: 3 to go." in told.messages
+    settings = one_by_one(text, tmp_path / "alone", plan=plan, seed=1)
+    alone = load_file(tmp_path / "alone" / "model.safetensors")
+    kept = load_file(base_dir(run_dir, 1) / "model.safetensors")
+    assert alone.keys() == kept.keys()
+    for name, tensor in alone.items():
+        expected = tensor.half() if tensor.dtype == torch.float32 else tensor
+        assert torch.equal(kept[name], expected), name
+    loaded = load_run(base_dir(run_dir, 1))
+    assert loaded.settings == settings
+    assert {p.dtype for p in loaded.model.parameters()} == {torch.float32}
+
+
+def test_resumed_recipe_makes_what_was_planned_and_nothing_twice(text, tmp_path):
+    run_dir = tmp_path / "run"
+    write_plan(run_dir, num_bases=2)
+    make(text, run_dir)
+    made = base_dir(run_dir, 0) / "model.safetensors"
+    before = made.stat().st_mtime_ns
+    plan = json.loads((run_dir / PLAN_NAME).read_text())
+    (run_dir / PLAN_NAME).write_text(json.dumps({**plan, "num_bases": 3}))
+    # A clock that has run out: the plan was made when it had not.
+    assert make(text, run_dir, clock=Clock(time.perf_counter() - 900, 600.0)) == (3, 1.0)
+    assert made.stat().st_mtime_ns == before
+    assert read_info(base_dir(run_dir, 2)).status == "complete"
+
+
+def test_as_many_bases_are_made_as_the_time_holds(text, tmp_path, monkeypatch):
+    monkeypatch.setattr(ensemble, "MOST_BASES", 5)
+    run_dir = tmp_path / "run"
+    assert make(text, run_dir) == (5, 3.0)
+    plan = json.loads((run_dir / PLAN_NAME).read_text())
+    # No larger than its text has pairs.
+    known = open_store(text[0], tokenizer=text[1]).frequent_pairs(num_pairs=5_000, min_count=5)
+    assert plan["num_bases"] == 5
+    assert 0 < plan["num_pairs"] < 5_000
+    assert plan["num_pairs"] >= len(known)
+
+
+@pytest.mark.parametrize(
+    ("num_jobs", "seconds", "left", "expected"),
+    [
+        (2, 100.0, 350.0, 8),  # three rounds more
+        (2, 100.0, 99.0, 2),
+        (1, 100.0, -20.0, 1),
+        (4, 1.0, 1e6, MOST_BASES),
+    ],
+)
+def test_rounds_of_bases_fill_the_time_that_is_left(num_jobs, seconds, left, expected):
+    plan = Plan(1.0, {"epochs": 1}, num_steps=4, num_pairs=9, num_jobs=num_jobs, num_bases=None)
+    assert ensemble._number_of_bases(plan, seconds=seconds, left=left) == expected
+
+
+def test_members_get_their_time_but_never_more_than_their_share():
+    clock = Clock(time.perf_counter(), 1_000.0)
+    assert clock.left_for_bases(20_000) == pytest.approx(1_000 - 120, abs=1)
+    assert clock.left_for_bases(50_000_000) == pytest.approx(700, abs=1)
+
+
+def test_text_that_cannot_be_seen_once_gives_one_base_that_says_so(text, tmp_path):
+    told = Recorder()
+    num_bases, passes = make(
+        text, tmp_path / "run", clock=Clock(time.perf_counter(), 0.01), progress=told
+    )
+    assert num_bases == 1
+    assert 0 < passes < 1
+    assert any("More --minutes would help." in message for message in told.messages)
