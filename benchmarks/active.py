@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from recipes import CORPUS, make_bases, make_store, split_corpus
+from recipes import make_bases, make_store, split_corpus
 
 from regraft.config import resolve
 from regraft.features import document_vectors
@@ -31,6 +31,7 @@ from regraft.statistics import difference_interval
 from regraft.studio.queries import QUERIES, Query, any_open, least_like, least_sure
 from regraft.text import Labels, labels_of, load_examples, subset_examples
 
+CORPUS = "imdb-25k"
 POOL_SIZE = 5_000
 SHOWN = (10, 20, 50, 100, 200, 300)
 RANDOM: Query = "random"

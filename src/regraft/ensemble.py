@@ -185,7 +185,7 @@ def make_bases(
         )
         write_json(plan_path, dataclasses.asdict(plan))
     assert plan.num_bases is not None, "it was settled above"
-    missing = [job for job in jobs[: plan.num_bases] if not _is_made(job.out)]
+    missing = [job for job in jobs[: plan.num_bases] if not is_made(job.out)]
     if missing:
         if plan.num_jobs > 1:
             progress.say(f"There is time for {plan.num_bases} bases: {len(missing)} to go.")
@@ -199,7 +199,8 @@ def _number_of_bases(plan: Plan, *, seconds: float, left: float) -> int:
     return min(plan.num_jobs * rounds, MOST_BASES)
 
 
-def _is_made(run_dir: Path) -> bool:
+def is_made(run_dir: Path) -> bool:
+    """Has the base in this folder come to its end?"""
     return (run_dir / "run.json").exists() and read_info(run_dir).status == "complete"
 
 
@@ -228,7 +229,7 @@ def _followed(run_dirs: Sequence[Path], *, num_steps: int, progress: Progress) -
         seen = 0
         while not is_over.wait(_LOOK_EVERY):
             here = sum(min(_last_step(run_dir), num_steps) for run_dir in run_dirs)
-            num_made = sum(map(_is_made, run_dirs))
+            num_made = sum(map(is_made, run_dirs))
             progress.advance(here - seen, note=f"{num_made} of {len(run_dirs)} bases made")
             seen = here
 
