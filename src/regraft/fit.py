@@ -25,14 +25,13 @@ from regraft.ensemble import Clock, can_teach, make_bases
 from regraft.errors import ConfigError, DataError
 from regraft.features import document_vectors
 from regraft.finetune import examples_fingerprint
-from regraft.fitted import Member, base_dir
+from regraft.fitted import Member, base_dir, load_vectors
 from regraft.metrics import Interval, accuracy_interval, fit_temperature
 from regraft.regression import NUM_FOLDS, fit_regression, stratified_folds
 from regraft.runfolder import (
     LoadedRun,
     RunFolder,
     RunInfo,
-    load_run,
     open_run,
     read_info,
     read_settings,
@@ -272,7 +271,7 @@ def _fit(
             clock=clock,
             progress=progress,
         )
-    bases = [load_run(base_dir(folder.run_dir, number)) for number in range(num_bases)]
+    bases = [load_vectors(base_dir(folder.run_dir, number)) for number in range(num_bases)]
     members = _fit_members(
         # Without the labelled examples, which are added there.
         texts[:-1],

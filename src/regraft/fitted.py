@@ -142,11 +142,19 @@ def load_fitted(run_dir: Path) -> FittedClassifier:
         info=info,
         settings=read_settings(run_dir),
         tokenizer=load_tokenizer(run_dir / "tokenizer.json"),
-        bases=[load_run(base_dir(run_dir, number)) for number in range(result["num_bases"])],
+        bases=[load_vectors(base_dir(run_dir, number)) for number in range(result["num_bases"])],
         members={
             name: MEMBERS[name].load(run_dir / "members" / name) for name in result["weights"]
         },
     )
+
+
+def load_vectors(run_dir: Path) -> LoadedRun:
+    """A base of the recipe, in memory as it lies on disk: sums are of single precision anyway."""
+    base = load_run(run_dir)
+    if base.settings.model.family == "bag":
+        base.model.half()
+    return base
 
 
 def save_fitted(fitted: FittedClassifier, run_dir: Path, *, labels: Sequence[str]) -> None:
