@@ -61,6 +61,9 @@ FEWEST_DOCUMENTS = 200
 # Steps that tell how long a pass over the text will take.
 _PACE_STEPS = 6
 
+# Steps between checkpoints of a base in a process of its own: Ctrl-C ends that without a last one.
+_CHECKPOINT_EVERY = 50
+
 # Seconds between two looks at how far the bases are that other processes make.
 _LOOK_EVERY = 1.0
 
@@ -160,29 +163,29 @@ def make_bases(
         write_json(plan_path, dataclasses.asdict(plan))
     settings = replace(settings, "model", num_pairs=plan.num_pairs)
     length = {"steps": None, "epochs": None, "minutes": None, **plan.length}
-    # Side by side each has one thread, and so it is when a run is resumed elsewhere.
-    threads = 1 if plan.num_jobs > 1 else settings.train.threads
+    if plan.num_jobs > 1:
+        # One thread each, and so it is when a run is resumed elsewhere.
+        alone = {"threads": 1, "checkpoint_every": _CHECKPOINT_EVERY}
+        settings = replace(settings, "train", **alone)
     jobs = [
         BaseJob(
             store_dir,
             base_dir(folder.run_dir, number),
-            replace(
-                settings, "train", seed=settings.train.seed + number, threads=threads, **length
-            ),
+            replace(settings, "train", seed=settings.train.seed + number, **length),
         )
         for number in range(MOST_BASES)
     ]
     if plan.num_bases is None:
-        first_start = time.perf_counter()
-        _make(jobs[: plan.num_jobs], plan=plan, progress=progress)
-        plan = dataclasses.replace(
+        first, first_start = jobs[: plan.num_jobs], time.perf_counter()
+        _make(first, plan=plan, progress=progress)
+        # A base that was resumed took longer than we have waited for it.
+        seconds = [read_info(job.out).result["seconds"] for job in first]
+        num_bases = _number_of_bases(
             plan,
-            num_bases=_number_of_bases(
-                plan,
-                seconds=time.perf_counter() - first_start,
-                left=clock.left_for_bases(num_documents) + _LATE_SHARE * clock.budget_seconds,
-            ),
+            seconds=max(time.perf_counter() - first_start, *seconds),
+            left=clock.left_for_bases(num_documents) + _LATE_SHARE * clock.budget_seconds,
         )
+        plan = dataclasses.replace(plan, num_bases=num_bases)
         write_json(plan_path, dataclasses.asdict(plan))
     assert plan.num_bases is not None, "it was settled above"
     missing = [job for job in jobs[: plan.num_bases] if not is_made(job.out)]
@@ -226,8 +229,9 @@ def _followed(run_dirs: Sequence[Path], *, num_steps: int, progress: Progress) -
     is_over = threading.Event()
 
     def look() -> None:
-        seen = 0
-        while not is_over.wait(_LOOK_EVERY):
+        seen, is_last = 0, False
+        while not is_last:
+            is_last = is_over.wait(_LOOK_EVERY)
             here = sum(min(_last_step(run_dir), num_steps) for run_dir in run_dirs)
             num_made = sum(map(is_made, run_dirs))
             progress.advance(here - seen, note=f"{num_made} of {len(run_dirs)} bases made")
