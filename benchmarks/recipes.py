@@ -6,12 +6,13 @@ Everything is chosen by cross-validation on the labels; test is only scored. Wha
 outlives an interruption: repeat the command to go on.
 
     .venv/bin/python benchmarks/recipes.py [--corpus NAME | --text FILE ... --data FOLDER]
-        [--labels 100 400 1600] [--bases N] [--work DIR] [--json FILE] [--plot FILE.png]
+        [--test FILE] [--labels 100 400 1600] [--bases N] [--work DIR] [--json FILE]
+        [--plot FILE.png]
 
-FOLDER holds train.jsonl and test.jsonl; without it, a corpus is split, by default the half of
-imdb-50k that is not in imdb-25k, which the recipe was made with: four in five reviews are the text
-and the pool of labels, the rest is the test. As bases are made once, what is like the labelled
-texts is asked with the fewest of them. Cost with the defaults: 40 minutes.
+FOLDER holds train.jsonl and test.jsonl, unless FILE is the test. Without it a corpus is split, by
+default the half of imdb-50k that is not in imdb-25k, which the recipe was made with: four in five
+reviews are the text and the pool of labels, the rest is the test. As bases are made once, what is
+like the labelled texts is asked with the fewest of them. Cost with the defaults: 40 minutes.
 """
 
 import argparse
@@ -258,6 +259,7 @@ def main() -> None:
     parser.add_argument("--corpus", default=CORPUS, metavar="NAME")
     parser.add_argument("--text", type=Path, nargs="+", metavar="FILE")
     parser.add_argument("--data", type=Path, metavar="FOLDER")
+    parser.add_argument("--test", type=Path, metavar="FILE", help="instead of FOLDER/test.jsonl")
     parser.add_argument("--labels", type=int, nargs="+", default=[200, 500, 2000])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--bases", type=int, default=NUM_BASES)
@@ -270,9 +272,12 @@ def main() -> None:
     if arguments.text is None or arguments.data is None:
         text, arguments.data = split_corpus(arguments.corpus, work=work)
         arguments.text = [text]
+    else:
+        arguments.corpus = arguments.data.name
     settings = resolve("pretrain", preset="bag")
     pool = load_examples(arguments.data / "train.jsonl", data=settings.data)
-    test = load_examples(arguments.data / "test.jsonl", data=settings.data)
+    test_path = arguments.test or arguments.data / "test.jsonl"
+    test = load_examples(test_path, data=settings.data)
     known = {example.text for example in pool}
     test = [example for example in test if example.text not in known]
     labels = labels_of(pool)
