@@ -165,6 +165,11 @@ class TrainedCell:
     wall_seconds: float
     chosen: dict[str, Any]
 
+    @property
+    def kept_accuracy(self) -> float:
+        """On valid, of the weights that are kept."""
+        return self.valid_accuracy[self.chosen.get("epoch", -1)]
+
 
 class ArmsFolder:
     """Finished cells on disk: `ARM/LABELS-SEED.safetensors` or a folder, then `.json` as a sign."""
