@@ -61,7 +61,7 @@ ARMS = (
 )
 # What is dear, or English only.
 MORE_ARMS = {
-    "books": ("pretrained:bag",),
+    "books": (),
     "news": ("embedding:minilm",),
     "imdb": ("embedding:minilm",),
 }
