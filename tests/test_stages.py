@@ -143,9 +143,7 @@ def test_grid_keeps_the_rate_that_is_best_on_valid(task: Task, tmp_path: Path) -
     assert trained[cells[0]].valid_accuracy[-1] >= plain.valid_accuracy[-1]
 
 
-def test_rate_and_epoch_are_chosen_by_the_weights_that_are_kept(
-    task: Task, tmp_path: Path
-) -> None:
+def test_rate_and_epoch_are_chosen_by_the_weights_that_are_kept(task: Task, tmp_path: Path) -> None:
     start = task.starts[""]
     # Far too fast: it is best early, and worse when it ends.
     train = dataclasses.replace(start.settings.train, lr=0.03, epochs=8, patience=8)

@@ -175,7 +175,11 @@ def _worked(
         num_jobs=workforce.num_jobs,
         num_threads=workforce.num_threads,
         cluster=workforce.cluster,
-        progress_of=lambda job: bar.of(key(job.cell), name=str(job.cell)),
+        progress_of=lambda job: bar.of(
+            key(job.cell),
+            name=str(job.cell),
+            num_tasks=len(job.rates) if isinstance(job, NeuralJob) else 1,
+        ),
     )
     for num_done, result in enumerate(found, start=1):
         yield result

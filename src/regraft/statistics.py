@@ -194,9 +194,7 @@ def smallest_difference(
         shown = gap - half_step
         rest = max(variance - shown**2 / num_examples, 0.0)
         # What the permutation asks for, and what the interval does.
-        needed_K = np.maximum(
-            level * np.sqrt(variance), np.hypot(level * np.sqrt(rest), reaches_K)
-        )
+        needed_K = np.maximum(level * np.sqrt(variance), np.hypot(level * np.sqrt(rest), reaches_K))
         deviation = max(np.sqrt(max(rest + luck, 0.0)), _LEAST_P)
         return float(chances_K @ ndtr((shown - needed_K) / deviation))
 

@@ -87,9 +87,7 @@ def arm_summary(name: str, runs: Sequence[SeedRun], *, exam: Exam, description: 
     num_classes, targets_N = len(exam.labels), exam.targets_N
     correct_SN = correct(runs, exam)
     # Of the weights that were kept, not of the last epoch.
-    finals = [
-        float((run.valid_NC.argmax(axis=1) == exam.valid_targets_N).mean()) for run in runs
-    ]
+    finals = [float((run.valid_NC.argmax(axis=1) == exam.valid_targets_N).mean()) for run in runs]
     temperatures = [fit_temperature(run.valid_NC, exam.valid_targets_N) for run in runs]
     calibrated = [
         tempered(run.test_NC, temperature)
