@@ -168,7 +168,8 @@ class TrainedCell:
     @property
     def kept_accuracy(self) -> float:
         """On valid, of the weights that are kept."""
-        return self.valid_accuracy[self.chosen.get("epoch", -1)]
+        epoch: int = self.chosen.get("epoch", -1)
+        return self.valid_accuracy[epoch]
 
 
 class ArmsFolder:
