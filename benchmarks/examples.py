@@ -48,8 +48,10 @@ NUM_TRAIN, NUM_VALID, NUM_TEST = 1_600, 400, 1_000
 LABELS = "100,400,all"
 # Texts without labels that a set has at most: bases see them several times in minutes.
 MOST_TEXTS = 15_000
-# The transformer reads and is judged on so many tokens of a text; shallow arms read all of it.
+# Networks read so many tokens of a text, shallow arms all of it; reviews of books are short, half
+# of them below 116.
 MAX_LENGTH = 128
+LENGTHS = {"books": 96, "news": MAX_LENGTH, "imdb": MAX_LENGTH}
 STEPS = 3_000
 # Fewer than the preset's ten, for the cost; but so many steps at least, or 20 classes with 100
 # labels would be a handful. Of all epochs the best on valid is kept, and of three rates.
@@ -188,7 +190,7 @@ def sentence_encoder(work: Path) -> bool:
     return True
 
 
-def compare(work: Path, *, arms: Sequence[str], labels: str) -> Path:
+def compare(work: Path, *, arms: Sequence[str], labels: str, max_length: int) -> Path:
     """The one command, with the bases that these arms ask for; where its report lies."""
     with_transformer = any(arm in NEEDS_TRANSFORMER for arm in arms)
     make_bases(work, with_transformer=with_transformer)
@@ -206,7 +208,7 @@ def compare(work: Path, *, arms: Sequence[str], labels: str) -> Path:
         *("--labels", labels, "--seeds", "3", "--grid", "small", "--jobs", "1"),
         *("--epochs", str(EPOCHS), "--set", f"train.least_steps={LEAST_STEPS}"),
         *("--set", f"train.patience={PATIENCE}"),
-        *("--set", f"data.max_length={MAX_LENGTH}", "--set", "train.threads=1"),
+        *("--set", f"data.max_length={max_length}", "--set", "train.threads=1"),
         *("--out", out, "--resume"),
         work=work,
     )
@@ -328,6 +330,7 @@ def main() -> None:
         work,
         arms=arms,
         labels=options.labels or LABELS,
+        max_length=LENGTHS[options.name],
     )
     rows = table(report)
     if options.json:
