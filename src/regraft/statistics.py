@@ -20,7 +20,7 @@ _LEAST_P = 1e-15
 _NUM_POINTS = 16
 # How far the variance of each arm's seeds is drawn to the mean of both, where the next seeds are
 # foretold: two variances of few seeds differ more than the arms do.
-_PULL = 0.25
+_PULL = 0.1
 
 
 @dataclass(frozen=True)
