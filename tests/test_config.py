@@ -383,6 +383,10 @@ def test_replace_changes_one_section_only():
             "train.lora_rank: for foreign bases only; the modern family is trained whole",
         ),
         (
+            {"train.least_steps": 100, "train.steps": 50},
+            "train.least_steps: it makes a length in epochs longer; give train.epochs",
+        ),
+        (
             {"train.layer_decay": 0.9, "train.freeze_base": True},
             "train.layer_decay: has no effect where the base stays (train.freeze_base)",
         ),
@@ -414,6 +418,11 @@ def test_methods_of_finetuning_are_refused_by_pretraining(key, value):
         f"1 setting is wrong: train.{key}: {value} has no effect on pre-training; leave it for "
         "fine-tuning. See `regraft settings` for every setting."
     )
+
+
+def test_least_steps_are_refused_by_pretraining():
+    overrides = {"train.epochs": 1, "train.least_steps": 100}
+    assert "train.least_steps: 100 has no effect on pre-training" in error_of(overrides=overrides)
 
 
 def test_windows_are_refused_by_pretraining():

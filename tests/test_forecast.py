@@ -102,3 +102,19 @@ def test_bar_stands_where_its_pace_gives_the_forecast() -> None:
     within = bar.of("b", name="b")
     within.start("fine-tune", total=2)
     assert shown.tasks == ["2 runs"]
+
+
+def test_job_of_several_tasks_is_done_when_the_last_is() -> None:
+    now = iter([0.0, 0.0, 0.0, *(time for time in (10.0, 20.0, 40.0) for _ in range(2))]).__next__
+    forecast = Forecast({"a": 1, "b": 1}, kinds={"a": "x", "b": "x"}, num_jobs=1)
+    bar = Forecasting(Moved(), forecast, clock=now)
+    bar.start("2 runs")
+    # Two rates, one after the other: when the first is through, half of the job is.
+    within = bar.of("a", name="a", num_tasks=2)
+    within.start("fine-tune", total=4)
+    within.advance(2)
+    within.advance(2)
+    assert forecast.left() == pytest.approx(20 + 40)
+    within.start("fine-tune", total=4)
+    within.advance(4)
+    assert forecast.left() == pytest.approx(40)

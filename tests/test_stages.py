@@ -143,6 +143,27 @@ def test_grid_keeps_the_rate_that_is_best_on_valid(task: Task, tmp_path: Path) -
     assert trained[cells[0]].valid_accuracy[-1] >= plain.valid_accuracy[-1]
 
 
+def test_rate_and_epoch_are_chosen_by_the_weights_that_are_kept(task: Task, tmp_path: Path) -> None:
+    start = task.starts[""]
+    # Far too fast: it is best early, and worse when it ends.
+    train = dataclasses.replace(start.settings.train, lr=0.03, epochs=8, patience=8)
+    hasty = dataclasses.replace(start, settings=dataclasses.replace(start.settings, train=train))
+    stage = stage_of(
+        dataclasses.replace(task, starts={"": hasty}), tmp_path, "scratch", grid="small"
+    )
+    cell = Cell("scratch", 32, 0)
+    run = train_cells(stage, [cell], num_test=8)[cell]
+    assert run.kept_accuracy == max(run.valid_accuracy[1:])
+    assert run.valid_accuracy.index(run.kept_accuracy, 1) == run.chosen["epoch"]
+    answer_cells(stage, [cell], test="abc", texts=["a"])
+    answers = load_answers(stage.folder, cell, test="abc")["valid"].argmax(axis=1)
+    targets = task.labels.targets(task.valid)
+    assert (answers == targets).mean() == pytest.approx(run.kept_accuracy)
+    # No other rate has kept anything better.
+    alone = stage_of(stage.task, tmp_path / "none", "scratch")
+    assert train_cells(alone, [cell], num_test=8)[cell].kept_accuracy <= run.kept_accuracy
+
+
 def test_runs_in_processes_are_the_same(task: Task, tmp_path: Path) -> None:
     names = ("frozen", "nbsvm", "latent")
     cells = [Cell(name, 12, 0) for name in names]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binom, norm, ttest_1samp, ttest_ind
+from scipy.optimize import brentq
+from scipy.stats import binom, chi, nct, norm, t, ttest_1samp, ttest_ind
 from simulated_arms import simulated_arms
 
 from regraft import statistics
@@ -112,17 +113,34 @@ def test_intervals_cover_the_truth_though_seeds_are_few():
     assert covered >= NUM_COMPARISONS - MOST_FOUND
 
 
-@pytest.mark.parametrize(("num_seeds", "luck_points"), [((1, 1), 0), ((5, 5), 0), ((5, 5), 2)])
+@pytest.mark.parametrize(
+    ("num_seeds", "luck_points"), [((1, 1), 0), ((3, 3), 0), ((3, 3), 2), ((3, 1), 2), ((5, 5), 2)]
+)
 def test_power_is_what_the_smallest_difference_promises(
     num_seeds: tuple[int, int], luck_points: float
 ):
     facts = {"num_seeds": num_seeds, "num_examples": 400, "luck_points": luck_points}
     gaps = [
         smallest_difference(*simulated_arms(accuracies=(0.8, 0.8), seed=number, **facts))
-        for number in range(100)
+        for number in range(200)
     ]
     found = count(is_found, gap=float(np.mean(gaps)), num_comparisons=400, **facts)
-    assert found / 400 == pytest.approx(0.8, abs=0.07)
+    assert found / 400 == pytest.approx(0.8, abs=0.06)
+
+
+@pytest.mark.parametrize("num_seeds", [3, 5, 12])
+def test_smallest_difference_of_luck_alone_is_that_of_the_noncentral_t(num_seeds: int):
+    # Seeds that are right by other shares, and the same on every example: nothing but luck.
+    shares_S = np.linspace(-0.01, 0.01, num_seeds)
+    arm = np.repeat(shares_S[:, None], 1_000, axis=1)
+    freedom = num_seeds - 1
+    needed = t.isf(0.025, freedom)
+    shift = brentq(lambda shift: nct.sf(needed, freedom, shift) - 0.8, 0, 20)
+    # The root of a variance of few is too small on average, by c4.
+    c4 = chi.mean(freedom) / np.sqrt(freedom)
+    deviation = shares_S.std(ddof=1) / np.sqrt(num_seeds) / c4
+    found = smallest_difference(arm, np.zeros((1, 1_000)))
+    assert found - 1 / (1_000 * num_seeds) == pytest.approx(shift * deviation, rel=0.01)
 
 
 def test_smallest_difference_of_single_runs_is_connors():

@@ -136,6 +136,13 @@ def test_epochs_count_passes_and_mark_their_ends():
     assert [record.epoch for record in records] == [0] * 5 + [1] * 5
 
 
+def test_least_steps_make_few_rows_a_longer_training():
+    settings = dataclasses.replace(TRAIN, steps=None, epochs=2, least_steps=12)
+    # Whole epochs: three of five steps are the fewest that make twelve.
+    assert build_state(new_model(), settings=settings, num_rows=19).total_steps == 15
+    assert build_state(new_model(), settings=settings, num_rows=40).total_steps == 20
+
+
 def test_one_batch_can_be_overfitted():
     settings = TrainSettings(steps=250, batch_size=4, lr=1e-2, warmup_steps=5, seed=0)
     data = rows(21)

@@ -165,6 +165,12 @@ class TrainedCell:
     wall_seconds: float
     chosen: dict[str, Any]
 
+    @property
+    def kept_accuracy(self) -> float:
+        """On valid, of the weights that are kept."""
+        epoch: int = self.chosen.get("epoch", -1)
+        return self.valid_accuracy[epoch]
+
 
 class ArmsFolder:
     """Finished cells on disk: `ARM/LABELS-SEED.safetensors` or a folder, then `.json` as a sign."""

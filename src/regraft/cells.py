@@ -24,7 +24,7 @@ from regraft.batches import ExampleRows
 from regraft.config import replace
 from regraft.errors import RunFolderError
 from regraft.evaluate import class_probabilities
-from regraft.finetune import EpochRecord, Start, train_classifier
+from regraft.finetune import EpochRecord, Start, best_epoch, train_classifier
 from regraft.heads import Model
 from regraft.regression import VectorModel, fit_regression
 from regraft.rivals import RIVALS, build_rival
@@ -75,24 +75,34 @@ class NeuralJob:
     def run(self, *, progress: Progress = SILENT) -> Result:
         """Train, and give back the weights."""
         wall_start = time.perf_counter()
-        best: tuple[float, Model, list[EpochRecord]] | None = None
+        best: tuple[EpochRecord, float, Model, list[EpochRecord]] | None = None
         seconds = 0.0
         for rate in self.rates:
             model, records = self._train(rate, progress=progress)
             seconds += records[-1].seconds
-            if best is None or records[-1].valid_accuracy > best[2][-1].valid_accuracy:
-                best = rate, model, records
+            kept = records[self._kept_epoch(records)]
+            if best is None or kept.valid_accuracy > best[0].valid_accuracy:
+                best = kept, rate, model, records
         assert best is not None, "there is at least one rate"
-        rate, model, records = best
+        kept, rate, model, records = best
+        chosen: dict[str, float] = {"learning rate": rate} if len(self.rates) > 1 else {}
+        if self.start.settings.train.patience is not None:
+            chosen["epoch"] = kept.epoch
         run = TrainedCell(
             cell=self.cell,
             valid_accuracy=tuple(record.valid_accuracy for record in records),
             seconds=seconds,
             wall_seconds=time.perf_counter() - wall_start,
-            chosen={"learning rate": rate} if len(self.rates) > 1 else {},
+            chosen=chosen,
         )
         weights = save({name: t.contiguous().cpu() for name, t in model.state_dict().items()})
         return Result(run, weights=weights)
+
+    def _kept_epoch(self, records: Sequence[EpochRecord]) -> int:
+        """The place of the epoch whose weights the model has: the last, or the best on valid."""
+        patience = self.start.settings.train.patience
+        best = None if patience is None else best_epoch(records)
+        return len(records) - 1 if best is None else best
 
     def _train(self, rate: float, *, progress: Progress) -> tuple[Model, list[EpochRecord]]:
         seed, is_frozen, start = self.cell.seed, self.kind == "frozen", self.start

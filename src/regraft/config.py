@@ -307,6 +307,8 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         yield "train: give steps, epochs or minutes"
     if len(lengths) > 1:
         yield f"train: {' and '.join(lengths)} are both set; give one"
+    if train.least_steps is not None and train.epochs is None:
+        yield "train.least_steps: it makes a length in epochs longer; give train.epochs"
     if train.threads != "auto" and train.threads < 1:
         yield f"train.threads: {train.threads} is not at least 1"
     if train.optimizer == "muon" and train.parallel == "fsdp":
@@ -445,6 +447,7 @@ _READERS: dict[str, tuple[str, ...]] = {
 OF_FINETUNING = (
     *("freeze_base", "class_weight", "layer_decay", "unfreeze_every", "reinit_layers"),
     *("lora_rank", "label_smoothing", "rdrop", "auxiliary_weight", "average", "patience"),
+    "least_steps",
 )
 
 

@@ -105,9 +105,17 @@ class Forecasting:
         self._progress.advance(share - self._shown, note=note)
         self._shown = share
 
-    def of(self, key: Key, *, name: str) -> Progress:
-        """A Progress for one job in this process."""
-        return _Within(self, self._progress, self._forecast, key, name=name, clock=self._clock)
+    def of(self, key: Key, *, name: str, num_tasks: int = 1) -> Progress:
+        """A Progress for one job in this process, which is so many tasks of equal length."""
+        return _Within(
+            self,
+            self._progress,
+            self._forecast,
+            key,
+            name=name,
+            num_tasks=num_tasks,
+            clock=self._clock,
+        )
 
     def finish(self) -> None:
         """Close the bar."""
@@ -125,8 +133,10 @@ class _Within:
         key: Key,
         *,
         name: str,
+        num_tasks: int,
         clock: Callable[[], float],
     ) -> None:
+        self._num_tasks, self._num_started = num_tasks, 0
         self._bar, self._forecast, self._key, self._name = bar, forecast, key, name
         self._clock, self._start = clock, clock()
         self._total: float | None = None
@@ -135,11 +145,13 @@ class _Within:
 
     def start(self, name: str, *, total: float | None) -> None:
         self._total, self._done = total, 0.0
+        self._num_started += 1
 
     def advance(self, amount: float = 1, *, note: str = "") -> None:
         self._done += amount
         if self._total:
-            share, seconds = min(self._done / self._total, 1.0), self._clock() - self._start
+            num_done = self._num_started - 1 + min(self._done / self._total, 1.0)
+            share, seconds = min(num_done / self._num_tasks, 1.0), self._clock() - self._start
             self._forecast.move(self._key, share=share, seconds=seconds)
             self._bar.show(f"{self._name}: {note}" if note else self._name)
 

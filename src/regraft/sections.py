@@ -225,6 +225,14 @@ class TrainSettings(_Section):
         Le(525_600),
         Doc("Length of training in minutes; late in it, the pace decides how many steps are left."),
     ] = None
+    least_steps: Annotated[
+        int | None,
+        Ge(1),
+        Doc(
+            "Fine-tuning for so many epochs: more of them where they would be fewer steps than "
+            "this, because labels are few."
+        ),
+    ] = None
     batch_size: Annotated[int, Ge(1), Doc("Rows an optimiser step.")] = 16
     micro_batch_tokens: Annotated[
         int | None,

@@ -35,6 +35,7 @@ from regraft.rivals import LEARNING_RATE, RIVALS
 from regraft.runtime import SILENT, Progress, write_whole
 from regraft.subsets import subset_numbers
 from regraft.text import Example
+from regraft.trainer import num_epochs
 from regraft.vectors import VECTOR_ARMS, TextVectors, make_vectors, text_vectors
 from regraft.workers import results
 
@@ -174,14 +175,18 @@ def _worked(
         num_jobs=workforce.num_jobs,
         num_threads=workforce.num_threads,
         cluster=workforce.cluster,
-        progress_of=lambda job: bar.of(key(job.cell), name=str(job.cell)),
+        progress_of=lambda job: bar.of(
+            key(job.cell),
+            name=str(job.cell),
+            num_tasks=len(job.rates) if isinstance(job, NeuralJob) else 1,
+        ),
     )
     for num_done, result in enumerate(found, start=1):
         yield result
         done = result if isinstance(result, Answers) else result.run
         note = f"{num_done} of {num_jobs}: {done.cell}"
         if isinstance(done, TrainedCell):
-            note += f", valid {done.valid_accuracy[-1]:.1%}"
+            note += f", valid {done.kept_accuracy:.1%}"
         bar.end(key(done.cell), seconds=done.wall_seconds, note=note)
     bar.finish()
 
@@ -263,7 +268,10 @@ def _training_work(stage: Stage, cell: Cell) -> float:
     if not arm.is_neural:
         return _SHALLOW_SECONDS * (cell.num_labels + num_valid)
     train = stage.task.starts[arm.base].settings.train
-    passes = train.epochs or max((train.steps or 1) * train.batch_size / cell.num_labels, 1)
+    if train.epochs is not None:
+        passes = float(num_epochs(cell.num_labels, settings=train))
+    else:
+        passes = max((train.steps or 1) * train.batch_size / cell.num_labels, 1)
     # A step forward costs one, the way back two; valid is read before the first epoch, too.
     trained = passes * cell.num_labels * (1 if arm.kind == "frozen" else 3)
     watched = (passes + 1) * num_valid

@@ -16,6 +16,11 @@ POWER = 0.8
 # Resamples are drawn in blocks of at most this many numbers, so that memory stays flat.
 _BLOCK_NUMBERS = 4_000_000
 _LEAST_P = 1e-15
+# Of the variance that the next seeds may have, for each arm.
+_NUM_POINTS = 16
+# How far the variance of each arm's seeds is drawn to the mean of both, where the next seeds are
+# foretold: two variances of few seeds differ more than the arms do.
+_PULL = 0.1
 
 
 @dataclass(frozen=True)
@@ -168,28 +173,83 @@ def smallest_difference(
 ) -> float:
     """The smallest true gap that arms which vary as these do would show four times in five.
 
-    The power of McNemar's test (Connor 1987) at 5 %, or at 5 % / `num_tests`, from the share of
-    examples on which the arms differ, with the luck of seeds added.
+    Solved from the power of the rule at 5 %, or at 5 % / `num_tests`: of single runs that of
+    McNemar's test (Connor 1987); with seeds it is drawn anew how wide the interval will be.
     """
+    from scipy.optimize import brentq
+    from scipy.special import ndtr
     from scipy.stats import norm
 
     gaps_N = _gaps(scores_a_SN, scores_b_RN)
     num_examples = len(gaps_N)
-    luck = seed_luck(scores_a_SN, scores_b_RN)
     tail = (1 - CONFIDENCE) / 2 / num_tests
     # The variance of the mean gap, were there none; with a gap it is less by its square / N.
     variance = float(np.square(gaps_N).mean()) / num_examples
-    needed = float(np.hypot(norm.isf(tail) * np.sqrt(variance), luck.reach(tail)))
-    # It is shown if d - needed >= hypot(reserve * sqrt(variance - d^2 / N), luck): solve for d.
-    reserve = float(norm.ppf(POWER))
-    lead = 1 + reserve**2 / num_examples
-    rest = needed**2 - reserve**2 * variance - luck.reach(1 - POWER) ** 2
-    found = (needed + np.sqrt(max(needed**2 - lead * rest, 0.0))) / lead
+    luck, chances_K, reaches_K = _future_luck(scores_a_SN, scores_b_RN, tail=tail)
+    level = float(norm.isf(tail))
     # Answers are right or wrong: a gap goes in steps, and half of one is lost on average.
-    found += 1 / (num_examples * max(len(scores_a_SN), len(scores_b_RN)))
+    half_step = 1 / (num_examples * max(len(scores_a_SN), len(scores_b_RN)))
+
+    def power(gap: float) -> float:
+        shown = gap - half_step
+        rest = max(variance - shown**2 / num_examples, 0.0)
+        # What the permutation asks for, and what the interval does.
+        needed_K = np.maximum(level * np.sqrt(variance), np.hypot(level * np.sqrt(rest), reaches_K))
+        deviation = max(np.sqrt(max(rest + luck, 0.0)), _LEAST_P)
+        return float(chances_K @ ndtr((shown - needed_K) / deviation))
+
+    found = 1.0
+    if power(1.0) > POWER:
+        found = float(brentq(lambda gap: power(gap) - POWER, 0.0, 1.0))
     # So many examples, all in favour of one arm, are the fewest that an exact test believes.
     fewest = np.floor(-np.log2(tail)) + 1
     return float(min(max(found, fewest / num_examples), 1.0))
+
+
+def _future_luck(
+    *arms: Shaped[np.ndarray, "_ N"], tail: float
+) -> tuple[float, Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
+    """The variance that luck adds to a gap, and what the next seeds may say of it.
+
+    That is how far an interval reaches for luck, K cases with their chances. The variance of few
+    seeds is drawn from a chi-squared distribution, so the power is not that of a fixed interval.
+    """
+    from scipy.special import roots_genlaguerre, stdtrit
+
+    spreads = [_seed_spread(arm) for arm in arms if len(arm) > 1]
+    luck = 0.0
+    chances_K, variances_K, squares_K = np.ones(1), np.zeros(1), np.zeros(1)
+    for spread, own in zip(spreads, _true_lucks(spreads), strict=True):
+        luck += own
+        # Gauss's quadrature for the chi-squared distribution of so many degrees of freedom.
+        points, weights = roots_genlaguerre(_NUM_POINTS, spread.freedom / 2 - 1)
+        drawn = max(own + spread.noise, 0.0) * 2 * points / spread.freedom
+        told = np.maximum(drawn - spread.taken_off, 0.0)
+        chances_K = np.multiply.outer(chances_K, weights / weights.sum()).ravel()
+        variances_K = np.add.outer(variances_K, told).ravel()
+        squares_K = np.add.outer(squares_K, told**2 / spread.freedom).ravel()
+    freedoms_K = np.divide(
+        variances_K**2, squares_K, out=np.ones_like(squares_K), where=squares_K > 0
+    )
+    return luck, chances_K, np.asarray(-stdtrit(freedoms_K, tail) * np.sqrt(variances_K))
+
+
+def _true_lucks(spreads: Sequence["_SeedSpread"]) -> list[float]:
+    """What luck adds to the variance of each arm's mean, right on average for a deviation.
+
+    Below zero it is not cut off, as it is in the rule: that would be too much on average.
+    """
+    from scipy.special import gamma
+
+    each = [(spread.variance - spread.noise) * spread.num_seeds for spread in spreads]
+    freedom = sum(spread.freedom for spread in spreads)
+    # The root of a variance of few is on average too small, by this factor.
+    c4 = np.sqrt(2 / freedom) * gamma((freedom + 1) / 2) / gamma(freedom / 2) if spreads else 1.0
+    lucks = []
+    for spread, own in zip(spreads, each, strict=True):
+        pulled = own + _PULL * (float(np.mean(each)) - own)
+        lucks.append((pulled / c4**2 if pulled > 0 else pulled) / spread.num_seeds)
+    return lucks
 
 
 def draw_counts(
@@ -213,22 +273,44 @@ def _variance(values: Float[np.ndarray, " N"]) -> float:
     return float(np.var(values, ddof=1)) if len(values) > 1 else 0.0
 
 
-def _seed_variance(scores_SN: Shaped[np.ndarray, "S N"]) -> float:
-    """What the luck of seeds adds to the variance of a mean over S of them.
+@dataclass(frozen=True)
+class _SeedSpread:
+    """The variance of a mean over seeds, and how much of it is the examples' and not luck.
 
-    Seeds also differ because each errs on examples of its own. That part is in the variance over
-    examples already and is taken off here (analysis of variance, two ways). Two seeds are too few
-    for that: they are often alike by chance, and nothing would be left.
+    Seeds also differ because each errs on examples of its own: `noise`. That part is in the
+    variance over examples already and is taken off (analysis of variance, two ways), but not of two
+    seeds: they are often alike by chance, and nothing would be left.
     """
+
+    variance: float
+    noise: float
+    num_seeds: int
+
+    @property
+    def freedom(self) -> int:
+        return self.num_seeds - 1
+
+    @property
+    def taken_off(self) -> float:
+        return 0.0 if self.num_seeds == 2 else self.noise
+
+
+def _seed_spread(scores_SN: Shaped[np.ndarray, "S N"]) -> _SeedSpread:
     num_seeds: int = scores_SN.shape[0]
     num_examples: int = scores_SN.shape[1]
     means_S = scores_SN.mean(axis=1)
     variance = _variance(means_S) / num_seeds
-    if num_seeds == 2 or num_examples == 1:
-        return variance
+    if num_examples == 1:
+        return _SeedSpread(variance, 0.0, num_seeds)
     rest_SN = scores_SN - scores_SN.mean(axis=0) - means_S[:, None] + means_S.mean()
     rest = float(np.square(rest_SN).sum()) / ((num_seeds - 1) * (num_examples - 1))
-    return max(variance - rest / (num_seeds * num_examples), 0.0)
+    return _SeedSpread(variance, rest / (num_seeds * num_examples), num_seeds)
+
+
+def _seed_variance(scores_SN: Shaped[np.ndarray, "S N"]) -> float:
+    """What the luck of seeds adds to the variance of a mean over S of them."""
+    spread = _seed_spread(scores_SN)
+    return max(spread.variance - spread.taken_off, 0.0)
 
 
 def _interval(mean: float, means_B: Float[np.ndarray, " B"], luck: SeedLuck) -> Interval:

@@ -86,7 +86,8 @@ def arm_summary(name: str, runs: Sequence[SeedRun], *, exam: Exam, description: 
     """What an arm reached over its seeds, with the largest number of labels."""
     num_classes, targets_N = len(exam.labels), exam.targets_N
     correct_SN = correct(runs, exam)
-    finals = [run.valid_accuracy[-1] for run in runs]
+    # Of the weights that were kept, not of the last epoch.
+    finals = [float((run.valid_NC.argmax(axis=1) == exam.valid_targets_N).mean()) for run in runs]
     temperatures = [fit_temperature(run.valid_NC, exam.valid_targets_N) for run in runs]
     calibrated = [
         tempered(run.test_NC, temperature)

@@ -108,7 +108,8 @@ def build_state(model: Model, *, settings: TrainSettings, num_rows: int) -> Trai
         )
     total_steps = settings.steps
     if settings.epochs is not None:
-        total_steps = settings.epochs * steps_per_epoch(num_rows, settings=settings)
+        per_epoch = steps_per_epoch(num_rows, settings=settings)
+        total_steps = num_epochs(num_rows, settings=settings) * per_epoch
     if settings.compile:
         model.backbone.compile()
     # The optimiser comes last: it must hold the parameters as they are sharded.
@@ -121,6 +122,13 @@ def build_state(model: Model, *, settings: TrainSettings, num_rows: int) -> Trai
         decay_from=rising_steps(settings, total_steps=total_steps),
         num_threads=None if settings.threads == "auto" else settings.threads,
     )
+
+
+def num_epochs(num_rows: int, *, settings: TrainSettings) -> int:
+    """The length in whole epochs: those asked for, or as many as make the least steps."""
+    assert settings.epochs is not None, "the length is in epochs"
+    per_epoch = steps_per_epoch(num_rows, settings=settings)
+    return max(settings.epochs, math.ceil((settings.least_steps or 0) / per_epoch))
 
 
 def steps_per_epoch(num_rows: int, *, settings: TrainSettings) -> int:
