@@ -23,20 +23,20 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import joblib
 import numpy as np
 
 from regraft.baselines import LatentSpace, fit_in_space, fit_linear, fit_space
 from regraft.blend import blended, choose_weights
 from regraft.config import Settings, replace, resolve
 from regraft.corpora import fetch
-from regraft.ensemble import MOST_JOBS, BaseJob, is_made, wanted_passes
+from regraft.ensemble import BaseJob, side_by_side, wanted_passes
 from regraft.features import document_vectors
+from regraft.finetune import examples_fingerprint
 from regraft.fit import LATENT_TEXTS
 from regraft.metrics import accuracy_interval
 from regraft.regression import fit_regression
 from regraft.runfolder import load_run, read_info
-from regraft.runtime import SILENT, environment, write_json, write_text
+from regraft.runtime import environment, write_json, write_text
 from regraft.selection import Domain, find_domain
 from regraft.shards import write_store, write_view
 from regraft.statistics import difference_interval
@@ -46,6 +46,7 @@ from regraft.text import (
     Labels,
     labels_of,
     load_examples,
+    normalised,
     read_documents,
     split_examples,
     subset_examples,
@@ -53,7 +54,6 @@ from regraft.text import (
 )
 from regraft.tokenizer import Tokenizer, load_tokenizer
 from regraft.vocabulary import train_tokenizer
-from regraft.workers import results
 
 CORPUS = "imdb-50k"
 # Reviews that were looked at while the recipe was made: no test may hold them.
@@ -80,8 +80,8 @@ def split_corpus(name: str, *, work: Path) -> tuple[Path, Path]:
         found = without_duplicates(load_examples(files["all"], data=data))
         if name in LOOKED_AT:
             before = load_examples(fetch(LOOKED_AT[name]).files["all"], data=data)
-            known = {" ".join(example.text.split()) for example in before}
-            found = [e for e in found if " ".join(e.text.split()) not in known]
+            known = {normalised(example.text) for example in before}
+            found = [example for example in found if normalised(example.text) not in known]
         pool, test = split_examples(found, share=TEST_SHARE, seed=0)
     for name, examples in (("train", pool), ("test", test)):
         lines = [json.dumps({"text": e.text, "label": e.label}) + "\n" for e in examples]
@@ -117,20 +117,11 @@ def make_bases(
     run_dirs = [work / f"base-{number}" for number in range(num_bases)]
     jobs = [
         BaseJob(
-            store_dir,
-            run_dir,
-            replace(settings, "train", seed=number, epochs=passes, threads=1),
+            store_dir, run_dir, replace(settings, "train", seed=number, epochs=passes, threads=1)
         )
         for number, run_dir in enumerate(run_dirs)
-        if not is_made(run_dir)
     ]
-    for made in results(
-        jobs,
-        num_jobs=min(joblib.cpu_count(), MOST_JOBS),
-        num_threads=1,
-        cluster=None,
-        progress_of=lambda _: SILENT,
-    ):
+    for made in side_by_side(jobs):
         print(made.name, file=sys.stderr, flush=True)
     return [read_info(run_dir).result["seconds"] for run_dir in run_dirs]
 
@@ -177,14 +168,12 @@ def answers(
     }
 
 
-def table(work: Path, *, labels: Sequence[int], seeds: int, num_bases: int) -> dict[str, Any]:
+def table(answers_dir: Path, *, labels: Sequence[int], seeds: int) -> dict[str, Any]:
     """All numbers, with the difference from the linear row."""
     rows: dict[str, Any] = {name: {} for name in ROWS}
     for num_labels in labels:
         found = [
-            json.loads((work / "answers" / f"{num_labels}-{seed}-{num_bases}.json").read_text())[
-                "right"
-            ]
+            json.loads((answers_dir / f"{num_labels}-{seed}.json").read_text())["right"]
             for seed in range(seeds)
         ]
         linear = np.array([right["linear"] for right in found])
@@ -263,12 +252,12 @@ def main() -> None:
     parser.add_argument("--labels", type=int, nargs="+", default=[200, 500, 2000])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--bases", type=int, default=NUM_BASES)
-    parser.add_argument("--work", type=Path, metavar="DIR", default=Path("runs/recipes"))
+    parser.add_argument("--work", type=Path, metavar="DIR", help="by default runs/recipes/NAME")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers to FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw them into FILE.png")
     arguments = parser.parse_args()
-    work = arguments.work
-    (work / "answers").mkdir(parents=True, exist_ok=True)
+    work = arguments.work or Path("runs/recipes") / (arguments.data or Path(arguments.corpus)).name
+    work.mkdir(parents=True, exist_ok=True)
     if arguments.text is None or arguments.data is None:
         text, arguments.data = split_corpus(arguments.corpus, work=work)
         arguments.text = [text]
@@ -302,8 +291,12 @@ def main() -> None:
     space_start = time.perf_counter()
     space = fit_space(some(arguments.text, settings=settings, tokenizer=tokenizer, domain=domain))
     space_seconds = time.perf_counter() - space_start
+    # By all that they were asked and fitted on: other answers are not ours.
+    asked = examples_fingerprint([*pool, *test])
+    answers_dir = work / "answers" / f"{asked}-{arguments.bases}"
+    answers_dir.mkdir(parents=True, exist_ok=True)
     for (num_labels, seed), train in wanted.items():
-        path = work / "answers" / f"{num_labels}-{seed}-{arguments.bases}.json"
+        path = answers_dir / f"{num_labels}-{seed}.json"
         if path.exists():
             continue
         found = answers(
@@ -317,7 +310,7 @@ def main() -> None:
         write_json(path, found)
         told = {name: f"{np.mean(right):.1%}" for name, right in found["right"].items()}
         print(num_labels, seed, told, file=sys.stderr, flush=True)
-    rows = table(work, labels=arguments.labels, seeds=arguments.seeds, num_bases=arguments.bases)
+    rows = table(answers_dir, labels=arguments.labels, seeds=arguments.seeds)
     show(rows)
     if arguments.json:
         write_json(
@@ -327,6 +320,8 @@ def main() -> None:
                 "environment": environment(),
                 "corpus": arguments.corpus,
                 "seeds": arguments.seeds,
+                "num_bases": arguments.bases,
+                "test": test_path.name,
                 "num_test": len(test),
                 "seconds": {"base": base_seconds, "latent space": space_seconds},
                 "rows": rows,

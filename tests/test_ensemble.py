@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 
 from regraft import ensemble
 from regraft.config import Settings, replace, resolve
-from regraft.ensemble import MOST_BASES, PLAN_NAME, Clock, Plan, make_bases
+from regraft.ensemble import MOST_BASES, PLAN_NAME, Clock, Plan, make_bases, number_of_bases
+from regraft.errors import RunFolderError
 from regraft.fitted import base_dir
 from regraft.pretrain import pretrain
 from regraft.runfolder import RunFolder, load_run, read_info
@@ -65,7 +66,12 @@ def make(text: tuple[Path, Tokenizer], run_dir: Path, **given) -> tuple[int, flo
 
 def write_plan(run_dir: Path, **given) -> Plan:
     plan = Plan(
-        passes=1.0, length={"epochs": 1}, num_steps=4, num_pairs=700, num_jobs=2, num_bases=3
+        passes=1.0,
+        length={"epochs": 1},
+        num_steps=4,
+        num_pairs=700,
+        is_side_by_side=True,
+        num_bases=3,
     )
     plan = dataclasses.replace(plan, **given)
     run_dir.mkdir()
@@ -74,12 +80,13 @@ def write_plan(run_dir: Path, **given) -> Plan:
 
 
 def one_by_one(text: tuple[Path, Tokenizer], out: Path, *, plan: Plan, seed: int) -> Settings:
-    settings = replace(SETTINGS, "train", seed=seed, threads=1, epochs=1)
+    settings = ensemble._alone(replace(SETTINGS, "train", seed=seed, epochs=1))
     settings = replace(settings, "model", num_pairs=plan.num_pairs)
     pretrain([text[0]], out=out, settings=settings)
     return settings
 
 
+@pytest.mark.slow
 def test_bases_side_by_side_equal_those_made_one_by_one_but_for_their_precision(text, tmp_path):
     run_dir, told = tmp_path / "run", Recorder()
     plan = write_plan(run_dir)
@@ -94,10 +101,12 @@ def test_bases_side_by_side_equal_those_made_one_by_one_but_for_their_precision(
         expected = tensor.half() if tensor.dtype == torch.float32 else tensor
         assert torch.equal(kept[name], expected), name
     loaded = load_run(base_dir(run_dir, 1))
-    assert loaded.settings == replace(settings, "train", checkpoint_every=50)
+    assert loaded.settings == settings
+    assert (settings.train.threads, settings.train.checkpoint_every) == (1, 50)
     assert {p.dtype for p in loaded.model.parameters()} == {torch.float32}
 
 
+@pytest.mark.slow
 def test_resumed_recipe_makes_what_was_planned_and_nothing_twice(text, tmp_path):
     run_dir = tmp_path / "run"
     write_plan(run_dir, num_bases=2)
@@ -112,6 +121,7 @@ def test_resumed_recipe_makes_what_was_planned_and_nothing_twice(text, tmp_path)
     assert read_info(base_dir(run_dir, 2)).status == "complete"
 
 
+@pytest.mark.slow
 def test_as_many_bases_are_made_as_the_time_holds(text, tmp_path, monkeypatch):
     monkeypatch.setattr(ensemble, "MOST_BASES", 5)
     run_dir = tmp_path / "run"
@@ -125,7 +135,7 @@ def test_as_many_bases_are_made_as_the_time_holds(text, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("num_jobs", "seconds", "left", "expected"),
+    ("num_made", "seconds", "left", "expected"),
     [
         (2, 100.0, 350.0, 8),  # three rounds more
         (2, 100.0, 99.0, 2),
@@ -133,9 +143,45 @@ def test_as_many_bases_are_made_as_the_time_holds(text, tmp_path, monkeypatch):
         (4, 1.0, 1e6, MOST_BASES),
     ],
 )
-def test_rounds_of_bases_fill_the_time_that_is_left(num_jobs, seconds, left, expected):
-    plan = Plan(1.0, {"epochs": 1}, num_steps=4, num_pairs=9, num_jobs=num_jobs, num_bases=None)
-    assert ensemble._number_of_bases(plan, seconds=seconds, left=left) == expected
+def test_rounds_of_bases_fill_the_time_that_is_left(num_made, seconds, left, expected):
+    assert number_of_bases(num_made, seconds=seconds, left=left) == expected
+
+
+@pytest.mark.slow
+def test_recipe_resumed_in_its_first_round_settles_the_number_by_the_whole_time(text, tmp_path):
+    run_dir = tmp_path / "run"
+    write_plan(run_dir, num_bases=2)
+    make(text, run_dir)
+    plan = json.loads((run_dir / PLAN_NAME).read_text())
+    (run_dir / PLAN_NAME).write_text(json.dumps({**plan, "num_bases": None}))
+    # Both are there, so that nothing is waited for; each says that it took ten minutes.
+    for number in range(2):
+        path = base_dir(run_dir, number) / "run.json"
+        facts = json.loads(path.read_text())
+        path.write_text(json.dumps({**facts, "result": {**facts["result"], "seconds": 600.0}}))
+    assert make(text, run_dir, clock=Clock(time.perf_counter(), 500.0))[0] == 2
+
+
+@pytest.mark.slow
+def test_base_left_in_single_precision_by_a_crash_is_mended(text, tmp_path):
+    run_dir = tmp_path / "run"
+    write_plan(run_dir, num_bases=2)
+    make(text, run_dir)
+    folder = RunFolder(base_dir(run_dir, 0))
+    path = folder.run_dir / "run.json"
+    digest = read_info(folder.run_dir).weights_digest
+    path.write_text(json.dumps({**json.loads(path.read_text()), "weights_digest": None}))
+    assert not folder.has_half_precision
+    make(text, run_dir)
+    assert folder.has_half_precision
+    assert read_info(folder.run_dir).weights_digest == digest
+
+
+def test_plan_of_another_version_is_refused(text, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / PLAN_NAME).write_text(json.dumps({"num_bases": 4, "passes": 3.0}))
+    with pytest.raises(RunFolderError, match="resumed by the version that began it"):
+        make(text, tmp_path / "run")
 
 
 def test_members_get_their_time_but_never_more_than_their_share():

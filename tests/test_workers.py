@@ -2,7 +2,11 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from conftest import Recorder
@@ -29,6 +33,56 @@ class Killed:
 
     def run(self, *, progress: Progress = SILENT) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class Sleeping:
+    """A job that writes down who does it, and would take an hour."""
+
+    folder: Path
+
+    def run(self, *, progress: Progress = SILENT) -> None:
+        (self.folder / str(os.getpid())).touch()
+        time.sleep(3_600)
+
+
+def sleep_in_processes(folder: str) -> None:
+    jobs = [Sleeping(Path(folder)) for _ in range(3)]
+    list(
+        results(jobs, num_jobs=2, num_threads=1, cluster=None, progress_of=lambda job: SILENT),
+    )
+
+
+def is_alive(process: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{process}/stat").read_text().split()[2]
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks processes up in /proc")
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
+def test_processes_end_with_the_one_that_started_them(sent, tmp_path) -> None:
+    code = f"import test_workers; test_workers.sleep_in_processes({str(tmp_path)!r})"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=Path(__file__).parent, stderr=subprocess.DEVNULL
+    )
+    for _ in range(600):
+        workers = [int(path.name) for path in tmp_path.iterdir()]
+        if len(workers) == 2:
+            break
+        time.sleep(0.1)
+    assert len(workers) == 2
+    parent.send_signal(sent)
+    assert parent.wait(timeout=30) != 0
+    for _ in range(100):
+        if not any(map(is_alive, workers)):
+            break
+        time.sleep(0.1)
+    assert not any(map(is_alive, workers))
+    # Nor did one of them take the job that was waiting.
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_jobs_in_turn_are_heard() -> None:

@@ -113,7 +113,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         The recipe tells in `result_` what it is worth on texts it was not fitted on; fine-tuning
         holds some out, follows the accuracy on them (`history_`) and calibrates the probabilities
-        by them (`temperature_`), unless there are too few to hold any out.
+        by them (`temperature_`), where that can be done (see `finetune.calibrate`).
         """
         texts = _checked_contents(X)
         classes, answers, has_sets = _checked_answers(y)

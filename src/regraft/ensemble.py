@@ -1,7 +1,8 @@
 """Several bases of one text, which differ in their seed alone: as many as the minutes allow.
 
-Comes in: a token store, settings and a clock. Goes out: finished run folders, one a core at a time,
-planned once, so that a resumed recipe makes the same. Knows no labels.
+Comes in: a token store, settings and a clock. Goes out: finished run folders, one a core at a time.
+How many is settled when the first are made, and then kept: a resumed recipe makes no others. Knows
+no labels.
 """
 
 import dataclasses
@@ -9,7 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import joblib
 import numpy as np
 
 from regraft.config import Settings, replace
+from regraft.errors import RunFolderError
 from regraft.fitted import base_dir
 from regraft.halves import SHORTEST, num_divisible
 from regraft.heads import build_language_model, frequent_pair_keys
@@ -101,7 +103,7 @@ def can_teach(store: TokenStore, *, settings: Settings, progress: Progress) -> b
 
 @dataclass(frozen=True)
 class Plan:
-    """What is made: so many bases, each of so many passes, so many of them at a time.
+    """What is made: so many bases, each of so many passes, one a process or in this one.
 
     `num_bases` is None until the first of them have shown how long one takes. `length` is that of a
     base as the trainer takes it, and `num_steps` about how many steps that is. `num_pairs` is as
@@ -112,7 +114,7 @@ class Plan:
     length: dict[str, float]
     num_steps: int
     num_pairs: int
-    num_jobs: int
+    is_side_by_side: bool
     num_bases: int | None
 
 
@@ -129,7 +131,8 @@ class BaseJob:
         pretrain(
             [self.store_dir], out=self.out, settings=self.settings, resume=True, progress=progress
         )
-        RunFolder(self.out).halve_weights()
+        if self.settings.model.family == "bag":
+            RunFolder(self.out).keep_half_precision()
         return self.out
 
 
@@ -150,23 +153,21 @@ def make_bases(
     plan_path = folder.run_dir / PLAN_NAME
     if plan_path.exists():
         # A resumed recipe goes on as it was planned, however fast the machine is now.
-        plan = Plan(**json.loads(plan_path.read_text(encoding="utf-8")))
+        plan = _read_plan(plan_path)
     else:
         plan = _plan(
             open_store(store_dir, tokenizer=tokenizer),
             settings=settings,
             tokenizer=tokenizer,
-            seconds=clock.left_for_bases(num_documents),
+            num_documents=num_documents,
             clock=clock,
             progress=progress,
         )
         write_json(plan_path, dataclasses.asdict(plan))
     settings = replace(settings, "model", num_pairs=plan.num_pairs)
+    if plan.is_side_by_side:
+        settings = _alone(settings)
     length = {"steps": None, "epochs": None, "minutes": None, **plan.length}
-    if plan.num_jobs > 1:
-        # One thread each, and so it is when a run is resumed elsewhere.
-        alone = {"threads": 1, "checkpoint_every": _CHECKPOINT_EVERY}
-        settings = replace(settings, "train", **alone)
     jobs = [
         BaseJob(
             store_dir,
@@ -176,69 +177,110 @@ def make_bases(
         for number in range(MOST_BASES)
     ]
     if plan.num_bases is None:
-        first, first_start = jobs[: plan.num_jobs], time.perf_counter()
+        first, first_start = jobs[: num_processes()], time.perf_counter()
         _make(first, plan=plan, progress=progress)
         # A base that was resumed took longer than we have waited for it.
         seconds = [read_info(job.out).result["seconds"] for job in first]
-        num_bases = _number_of_bases(
-            plan,
-            seconds=max(time.perf_counter() - first_start, *seconds),
-            left=clock.left_for_bases(num_documents) + _LATE_SHARE * clock.budget_seconds,
+        left = clock.left_for_bases(num_documents) + _LATE_SHARE * clock.budget_seconds
+        waited = max(time.perf_counter() - first_start, *seconds)
+        plan = dataclasses.replace(
+            plan, num_bases=number_of_bases(len(first), seconds=waited, left=left)
         )
-        plan = dataclasses.replace(plan, num_bases=num_bases)
         write_json(plan_path, dataclasses.asdict(plan))
     assert plan.num_bases is not None, "it was settled above"
-    missing = [job for job in jobs[: plan.num_bases] if not is_made(job.out)]
+    missing = [job for job in jobs[: plan.num_bases] if not _is_kept(job)]
     if missing:
-        if plan.num_jobs > 1:
+        if plan.is_side_by_side:
             progress.say(f"There is time for {plan.num_bases} bases: {len(missing)} to go.")
         _make(missing, plan=plan, progress=progress)
     return plan.num_bases, plan.passes
 
 
-def _number_of_bases(plan: Plan, *, seconds: float, left: float) -> int:
-    """Those made in `seconds`, one a job, and as many rounds more as the time left holds."""
+def number_of_bases(num_made: int, *, seconds: float, left: float) -> int:
+    """Those made together in `seconds`, and as many rounds more as the time left holds."""
     rounds = 1 + max(int(left / seconds), 0)
-    return min(plan.num_jobs * rounds, MOST_BASES)
+    return min(num_made * rounds, MOST_BASES)
 
 
-def is_made(run_dir: Path) -> bool:
-    """Has the base in this folder come to its end?"""
+def num_processes() -> int:
+    """How many bases are made at a time; LOKY_MAX_CPU_COUNT bounds it, as it does joblib."""
+    return min(int(joblib.cpu_count()), MOST_JOBS) if device().type == "cpu" else 1
+
+
+def side_by_side(jobs: Sequence[BaseJob]) -> Iterator[Path]:
+    """Make bases in processes of their own; where each lies, in the order in which they end."""
+    return results(
+        jobs,
+        num_jobs=max(num_processes(), 2),
+        num_threads=1,
+        cluster=None,
+        progress_of=lambda _: SILENT,
+        remedy="Repeat the command with --resume; LOKY_MAX_CPU_COUNT=1 before it makes one base "
+        "at a time.",
+    )
+
+
+def _alone(settings: Settings) -> Settings:
+    """As a base learns in a process of its own, wherever the recipe is resumed."""
+    threads = 1 if settings.train.threads == "auto" else settings.train.threads
+    every = min(settings.train.checkpoint_every or _CHECKPOINT_EVERY, _CHECKPOINT_EVERY)
+    return replace(settings, "train", threads=threads, checkpoint_every=every, keep_checkpoints=1)
+
+
+def _read_plan(path: Path) -> Plan:
+    try:
+        return Plan(**json.loads(path.read_text(encoding="utf-8")))
+    except (TypeError, ValueError) as error:
+        raise RunFolderError(
+            f"{path} is of another regraft, or damaged: {error}.",
+            "A recipe is resumed by the version that began it.",
+            remedy="Choose another --out and begin anew.",
+        ) from error
+
+
+def _is_made(run_dir: Path) -> bool:
     return (run_dir / "run.json").exists() and read_info(run_dir).status == "complete"
 
 
+def _is_kept(job: BaseJob) -> bool:
+    """Made, and in the precision it is kept in: a crash may have come in between."""
+    if not _is_made(job.out):
+        return False
+    return job.settings.model.family != "bag" or RunFolder(job.out).has_half_precision
+
+
 def _make(jobs: Sequence[BaseJob], *, plan: Plan, progress: Progress) -> None:
-    """Each in a process of its own; a single one in this process, which then tells its loss."""
-    num_jobs = min(plan.num_jobs, len(jobs))
-    made = results(
-        jobs, num_jobs=num_jobs, num_threads=1, cluster=None, progress_of=lambda _: progress
-    )
-    if num_jobs == 1:
-        for _ in made:
-            pass
-        return
-    with _followed([job.out for job in jobs], num_steps=plan.num_steps, progress=progress):
-        for _ in made:
-            pass
+    """Side by side with one bar for all, or in this process, where each tells its loss."""
+    if plan.is_side_by_side:
+        with _followed([job.out for job in jobs], num_steps=plan.num_steps, progress=progress):
+            for _ in side_by_side(jobs):
+                pass
+    else:
+        for job in jobs:
+            job.run(progress=progress)
 
 
 @contextmanager
 def _followed(run_dirs: Sequence[Path], *, num_steps: int, progress: Progress) -> Iterator[None]:
     """A bar over bases that other processes make, by what they log."""
-    total = num_steps * len(run_dirs)
     is_over = threading.Event()
 
-    def look() -> None:
-        seen, is_last = 0, False
+    def look() -> int:
+        return sum(min(_last_step(run_dir), num_steps) for run_dir in run_dirs)
+
+    def watch() -> None:
+        seen, is_last = before, False
         while not is_last:
             is_last = is_over.wait(_LOOK_EVERY)
-            here = sum(min(_last_step(run_dir), num_steps) for run_dir in run_dirs)
-            num_made = sum(map(is_made, run_dirs))
-            progress.advance(here - seen, note=f"{num_made} of {len(run_dirs)} bases made")
-            seen = here
+            # A folder may be gone at this moment: the next look will tell.
+            with suppress(OSError, RunFolderError):
+                here, num_made = look(), sum(map(_is_made, run_dirs))
+                progress.advance(here - seen, note=f"{num_made} of {len(run_dirs)} bases made")
+                seen = here
 
-    progress.start("bases", total=total)
-    watcher = threading.Thread(target=look, daemon=True)
+    before = look()
+    progress.start("bases", total=num_steps * len(run_dirs) - before)
+    watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
         yield
@@ -264,12 +306,15 @@ def _plan(
     *,
     settings: Settings,
     tokenizer: Tokenizer,
-    seconds: float,
+    num_documents: int,
     clock: Clock,
     progress: Progress,
 ) -> Plan:
-    """How long a base learns: the passes wanted, or what the `seconds` for all of them allow."""
-    pass_seconds, pass_steps = _pace(store, settings=settings, tokenizer=tokenizer)
+    """How long a base learns: the passes wanted, or what the time for all of them allows."""
+    num_jobs = num_processes()
+    alone = _alone(settings) if num_jobs > 1 else settings
+    pass_seconds, pass_steps = _pace(store, settings=alone, tokenizer=tokenizer)
+    seconds = clock.left_for_bases(num_documents)
     passes = min(wanted_passes(store), int(seconds / pass_seconds))
     known = len(frequent_pair_keys(store, settings=settings.model))
     num_pairs = max(min(known, settings.model.num_pairs), 1)
@@ -282,16 +327,21 @@ def _plan(
             f"the base sees about {seen:.0%} of it. More --minutes would help."
         )
         length = {"minutes": minutes}
-        return Plan(seen, length, pass_steps, num_pairs, num_jobs=1, num_bases=1)
-    num_jobs = min(joblib.cpu_count(), MOST_JOBS) if device().type == "cpu" else 1
+        return Plan(seen, length, pass_steps, num_pairs, is_side_by_side=False, num_bases=1)
     times = "one pass" if passes == 1 else f"{passes} passes"
     together = "one base" if num_jobs == 1 else f"{num_jobs} bases"
     progress.say(
         f"A pass over the text takes about {pass_seconds:.0f} s: {together} at a time, {times} "
         "each."
     )
-    length = {"epochs": passes}
-    return Plan(float(passes), length, passes * pass_steps, num_pairs, num_jobs, num_bases=None)
+    return Plan(
+        passes=float(passes),
+        length={"epochs": passes},
+        num_steps=passes * pass_steps,
+        num_pairs=num_pairs,
+        is_side_by_side=num_jobs > 1,
+        num_bases=None,
+    )
 
 
 def _pace(store: TokenStore, *, settings: Settings, tokenizer: Tokenizer) -> tuple[float, int]:

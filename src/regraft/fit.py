@@ -25,7 +25,7 @@ from regraft.ensemble import Clock, can_teach, make_bases
 from regraft.errors import ConfigError, DataError
 from regraft.features import document_vectors
 from regraft.finetune import examples_fingerprint
-from regraft.fitted import Member, base_dir, load_vectors
+from regraft.fitted import Member, base_dir, load_recipe_base
 from regraft.metrics import Interval, accuracy_interval, fit_temperature
 from regraft.regression import NUM_FOLDS, fit_regression, stratified_folds
 from regraft.runfolder import (
@@ -173,7 +173,7 @@ def fit_examples(
         )
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError(
-            "regraft fit runs in one process.",
+            "regraft fit starts processes of its own, on one machine.",
             remedy="Start it without torchrun; `regraft pretrain` runs in many.",
         )
     _check_examples(examples, watched)
@@ -271,7 +271,7 @@ def _fit(
             clock=clock,
             progress=progress,
         )
-    bases = [load_vectors(base_dir(folder.run_dir, number)) for number in range(num_bases)]
+    bases = [load_recipe_base(base_dir(folder.run_dir, number)) for number in range(num_bases)]
     members = _fit_members(
         # Without the labelled examples, which are added there.
         texts[:-1],

@@ -142,14 +142,16 @@ def load_fitted(run_dir: Path) -> FittedClassifier:
         info=info,
         settings=read_settings(run_dir),
         tokenizer=load_tokenizer(run_dir / "tokenizer.json"),
-        bases=[load_vectors(base_dir(run_dir, number)) for number in range(result["num_bases"])],
+        bases=[
+            load_recipe_base(base_dir(run_dir, number)) for number in range(result["num_bases"])
+        ],
         members={
             name: MEMBERS[name].load(run_dir / "members" / name) for name in result["weights"]
         },
     )
 
 
-def load_vectors(run_dir: Path) -> LoadedRun:
+def load_recipe_base(run_dir: Path) -> LoadedRun:
     """A base of the recipe, in memory as it lies on disk: sums are of single precision anyway."""
     base = load_run(run_dir)
     if base.settings.model.family == "bag":
@@ -166,7 +168,7 @@ def save_fitted(fitted: FittedClassifier, run_dir: Path, *, labels: Sequence[str
         base_folder = RunFolder(base_dir(run_dir, number))
         base_folder.start(base.info, settings=base.settings, tokenizer=base.tokenizer, resume=False)
         base_folder.finish(base.info, model=base.model)
-        base_folder.halve_weights()
+        base_folder.keep_half_precision()
     for name, member in fitted.members.items():
         member.save(run_dir / "members" / name)
     folder.finish_blend({**fitted.info.result, "run_dir": str(run_dir), "labels": list(labels)})

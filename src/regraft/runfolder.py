@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import torch
 from filelock import FileLock, Timeout
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 
 from regraft.checkpoint import Checkpoints, file_digest, write_tensors
@@ -186,7 +186,7 @@ class RunFolder:
             self.checkpoints(keep=1).remove()
             shutil.rmtree(self.tokens_dir, ignore_errors=True)
 
-    def halve_weights(self) -> None:
+    def keep_half_precision(self) -> None:
         """Keep the weights of a finished run in half precision; who loads them has single again.
 
         For weights that are read and trained no further: half of the disk. The vectors of a French
@@ -197,10 +197,18 @@ class RunFolder:
             name: tensor.half() if tensor.dtype == torch.float32 else tensor
             for name, tensor in load_file(path).items()
         }
-        # Without a digest while file and digest may differ: a crash in between harms nothing.
+        # Without a digest while file and digest may differ: a crash in between leaves a run that
+        # loads, and that `has_half_precision` tells from a finished one.
         self._write_info(dataclasses.replace(info, weights_digest=None))
         write_tensors(path, tensors)
         self._write_info(dataclasses.replace(info, weights_digest=file_digest(path)))
+
+    @property
+    def has_half_precision(self) -> bool:
+        """Has `keep_half_precision` come to its end here?"""
+        with safe_open(self.run_dir / "model.safetensors", framework="pt") as file:
+            kinds = {file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+        return "F32" not in kinds and read_info(self.run_dir).weights_digest is not None
 
     def finish_blend(self, result: dict[str, Any]) -> None:
         """Mark a blend complete, whose members are in their places; its tokens go."""

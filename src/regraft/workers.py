@@ -5,18 +5,26 @@ they come. Knows no arm: joblib sends the jobs, whatever they are, and a job tha
 took with it is sent again.
 """
 
+import contextlib
+import functools
+import os
 import pickle
+import signal
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from regraft.errors import ConfigError, TrainingError
-from regraft.runtime import SILENT, Progress
+from regraft.runtime import SILENT, Progress, keep_memory
 
 Outcome = TypeVar("Outcome", covariant=True)
 # How often a cluster tries a job again whose worker has died.
 NUM_RETRIES = 3
 SECONDS_TO_CONNECT = 10.0
+# A worker process outlives its parent by so long at most.
+SECONDS_TO_FOLLOW = 1.0
 
 
 @runtime_checkable
@@ -34,15 +42,17 @@ def results(
     num_threads: int,
     cluster: str | None,
     progress_of: Callable[[Any], Progress],
+    remedy: str = "Repeat the command, with a smaller --jobs if memory is short.",
 ) -> Iterator[Outcome]:
     """What the jobs give, in the order in which they end.
 
     In this process `progress_of` a job hears how it goes; from others only their ends are heard.
+    `remedy` is what a user can do whose processes are killed for want of memory.
     """
     if cluster is not None:
         yield from _on_cluster(jobs, address=cluster)
     elif num_jobs > 1:
-        yield from _in_processes(jobs, num_jobs=num_jobs, num_threads=num_threads)
+        yield from _in_processes(jobs, num_jobs=num_jobs, num_threads=num_threads, remedy=remedy)
     else:
         for job in jobs:
             yield job.run(progress=progress_of(job))
@@ -61,7 +71,7 @@ def cluster_size(address: str) -> int:
 
 
 def _in_processes(
-    jobs: Iterable[Job[Outcome]], *, num_jobs: int, num_threads: int
+    jobs: Iterable[Job[Outcome]], *, num_jobs: int, num_threads: int, remedy: str
 ) -> Iterator[Outcome]:
     """Each job in a process of its own with its share of the cores.
 
@@ -70,15 +80,29 @@ def _in_processes(
     from joblib import parallel_config
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-    with parallel_config(backend="loky", inner_max_num_threads=num_threads):
+    config = parallel_config(backend="loky", inner_max_num_threads=num_threads)
+    with config, _interrupted_by_sigterm():
         try:
-            yield from _parallel(jobs, num_jobs=num_jobs)
+            yield from _parallel(jobs, num_jobs=num_jobs, run=_run_as_child)
         except TerminatedWorkerError as error:
             raise TrainingError(
                 "A process that trained a run was killed, perhaps for want of memory.",
                 "What was finished before is kept.",
-                remedy="Repeat the command, with a smaller --jobs if memory is short.",
+                remedy=remedy,
             ) from error
+
+
+@contextlib.contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Inside, SIGTERM is Ctrl-C: else this process would die and its workers would go on."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set a handler
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _on_cluster(jobs: Iterable[Job[Outcome]], *, address: str) -> Iterator[Outcome]:
@@ -89,10 +113,12 @@ def _on_cluster(jobs: Iterable[Job[Outcome]], *, address: str) -> Iterator[Outco
         # for what a dead worker held for others would be lost.
         warnings.filterwarnings("ignore", message="Sending large graph")
         with parallel_config(backend="dask", client=client, retries=NUM_RETRIES):
-            yield from _parallel(jobs, num_jobs=-1)
+            yield from _parallel(jobs, num_jobs=-1, run=_run)
 
 
-def _parallel(jobs: Iterable[Job[Outcome]], *, num_jobs: int) -> Iterator[Outcome]:
+def _parallel(
+    jobs: Iterable[Job[Outcome]], *, num_jobs: int, run: Callable[[bytes], Any]
+) -> Iterator[Outcome]:
     from joblib import Parallel, delayed
 
     # As bytes: joblib would put objects that it thinks large where one worker alone has them. One
@@ -100,7 +126,7 @@ def _parallel(jobs: Iterable[Job[Outcome]], *, num_jobs: int) -> Iterator[Outcom
     parallel = Parallel(
         n_jobs=num_jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="2*n_jobs"
     )
-    found = parallel(delayed(_run)(pickle.dumps(job)) for job in jobs)
+    found = parallel(delayed(run)(pickle.dumps(job)) for job in jobs)
     try:
         # Not `yield from`, which would close it before the warning is silenced.
         for outcome in found:  # noqa: UP028
@@ -114,6 +140,26 @@ def _parallel(jobs: Iterable[Job[Outcome]], *, num_jobs: int) -> Iterator[Outcom
 
 def _run(job: bytes) -> Any:
     return pickle.loads(job).run()
+
+
+def _run_as_child(job: bytes) -> Any:
+    """In a process that we started: it has no reason to outlive us."""
+    _end_with_parent()
+    keep_memory()
+    return _run(job)
+
+
+@functools.cache
+def _end_with_parent() -> None:
+    """Once a process: end it when the one that started it is gone, by SIGKILL perhaps."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(SECONDS_TO_FOLLOW)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _connected(address: str) -> Any:
