@@ -282,11 +282,13 @@ def test_missing_test_file_is_told_before_the_work(files, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_command_ends_with_a_verdict_and_a_report(files, tmp_path):
-    out = tmp_path / "run"
+def test_command_ends_with_a_verdict_and_a_report(files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    # Without --out it is named after the labels.
+    out = tmp_path / "runs" / "train"
     small = [flag for key, value in SMALL.items() for flag in ("--set", f"{key}={value}")]
     given = ["--text", files["text"], "--train", files["train"], "--test", files["test"]]
-    arguments = [*given, "--out", out, "--minutes", "1", *small]
+    arguments = [*given, "--minutes", "1", *small]
     done = CliRunner().invoke(app, ["fit", *map(str, arguments)])
     assert done.exit_code == 0, done.output
     assert "The blend reaches" in done.output

@@ -157,11 +157,14 @@ def run(*arguments: object) -> Any:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def test_command_repeats_a_comparison(curve: Curve, tmp_path: Path) -> None:
-    report = curve.out / "report.json"
-    result = run("compare", "--from", report, "--out", tmp_path / "runs" / "out", "--jobs", 1, "-q")
+def test_command_repeats_a_comparison(
+    curve: Curve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = (curve.out / "report.json").resolve()
+    monkeypatch.chdir(tmp_path)
+    result = run("compare", "--from", report, "--jobs", 1, "-q")
     assert result.exit_code == 0, result.output
-    again = load_comparison(tmp_path / "runs" / "out" / "report.json")
+    again = load_comparison(tmp_path / "runs" / "again" / "report.json")
     assert [arm.test_accuracy for arm in again.arms] == [
         arm.test_accuracy for arm in curve.comparison.arms
     ]
@@ -170,7 +173,7 @@ def test_command_repeats_a_comparison(curve: Curve, tmp_path: Path) -> None:
     assert "--seeds cannot change a comparison that is repeated." in result.stderr
 
 
-@pytest.mark.parametrize("flag", ["--base", "--train", "--valid", "--test", "--out"])
+@pytest.mark.parametrize("flag", ["--base", "--train", "--valid", "--test"])
 def test_command_asks_for_what_is_missing(curve: Curve, tmp_path: Path, flag: str) -> None:
     files = {f"--{name}": curve.inputs[name] for name in ("base", "train", "valid", "test")}
     given = {**files, "--out": tmp_path / "out"}

@@ -37,7 +37,12 @@ def compare(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="Folder to write.", show_default=False),
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Folder to write; runs/comparison, or runs/again with --from.",
+            show_default=False,
+        ),
     ] = None,
     seeds: Annotated[
         int | None,
@@ -101,7 +106,7 @@ def compare(
         typer.Option(
             "--from",
             metavar="report.json",
-            help="Repeat this comparison on the same data; then --out alone is needed.",
+            help="Repeat this comparison on the same data; nothing else is needed.",
             show_default=False,
         ),
     ] = None,
@@ -136,7 +141,7 @@ def compare(
         --arms pretrained,linear,latent --labels 100,400,all --out runs/curve
     """
     if out is None:
-        raise _missing("--out", "the folder to write")
+        out = Path("runs") / ("comparison" if like is None else "again")
     chosen = {
         **{"--base": bases, "--train": train, "--valid": valid, "--test": test, "--seeds": seeds},
         **{"--arms": arms, "--labels": labels, "--grid": grid, "--unlabelled": unlabelled},

@@ -26,7 +26,15 @@ def fit(
         Path,
         typer.Option("--train", metavar="FILE", help="Labelled examples.", show_default=False),
     ],
-    out: options.RunOut,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Run folder to write; runs/NAME, after the name of --train.",
+            show_default=False,
+        ),
+    ] = None,
     valid: Annotated[
         Path | None,
         typer.Option(
@@ -73,6 +81,7 @@ def fit(
       regraft fit --text reviews.txt --train labels.csv --out runs/reviews
       regraft predict runs/reviews new.csv
     """
+    out = Path("runs") / train.stem if out is None else out
     settings = settings_from(
         "pretrain",
         preset="bag",
