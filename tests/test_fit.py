@@ -13,8 +13,11 @@ from regraft.cli import app
 from regraft.config import Settings, resolve
 from regraft.ensemble import MOST_BASES
 from regraft.errors import ConfigError, DataError, RunFolderError
+from regraft.evaluate import Evaluation
+from regraft.evidence import PairedTest
 from regraft.fit import FitResult, fit
 from regraft.fitted import FinalScore, evaluate_fitted, final_score, load_fitted
+from regraft.metrics import Interval
 from regraft.runfolder import load_run, read_settings
 from regraft.synthetic import synthetic_reviews
 
@@ -126,6 +129,17 @@ def test_final_score_compares_the_blend_with_what_it_must_beat(fitted, files):
         assert test.difference.mean == pytest.approx(gap)
     assert score.verdict.startswith(f"The blend reaches {score.scores['blend'].accuracy.mean:.1%};")
     json.dumps(score.to_dict())
+
+
+def test_verdict_tells_the_p_that_overrules_its_interval():
+    score = Evaluation(10, Interval(0.9, 0.8, 1.0), 0.9, 0.1, 0.0, ("a", "b"), [[5, 0], [1, 4]])
+    test = PairedTest(
+        "blend", "linear", Interval(0.075, 0.017, 0.133), 0.04, p_mcnemar=0.04, p_holm=0.08
+    )
+    both = {"blend": score, "linear": score}
+    told = FinalScore(10, 0, 0, scores=both, clean_scores=both, tests=(test,)).verdict
+    assert "cannot be told apart from linear" in told
+    assert "[+1.7, +13.3], but p = 0.080 corrected for both rivals" in told
 
 
 def test_final_score_counts_leaks_and_leaves_them_out(fitted, files, tmp_path):

@@ -98,6 +98,24 @@ def test_jobs_in_turn_are_heard() -> None:
     assert progress.messages == ["0", "1", "2"]
 
 
+@dataclass(frozen=True)
+class Where:
+    """A job that tells where it is done."""
+
+    def run(self, *, progress: Progress = SILENT) -> str:
+        return os.getcwd()
+
+
+def test_processes_kept_from_before_work_where_we_are_now(tmp_path, monkeypatch) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        found = results(
+            [Where()], num_jobs=2, num_threads=1, cluster=None, progress_of=lambda job: SILENT
+        )
+        assert list(found) == [str(tmp_path / name)]
+
+
 def test_jobs_in_processes_give_the_same() -> None:
     found = list(
         results(

@@ -207,6 +207,8 @@ class FinalScore:
             points = f"{100 * gap.mean:+.1f} points [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]"
             if not test.is_significant:
                 told = "cannot be told apart from"
+                if gap.low > 0 or gap.high < 0:  # the interval alone would say otherwise
+                    points += f", but p = {test.p_holm:.3f} corrected for both rivals"
             else:
                 told = "beats" if gap.mean > 0 else "loses to"
             theirs = self.scores[test.second].accuracy.mean

@@ -83,7 +83,8 @@ def _in_processes(
     config = parallel_config(backend="loky", inner_max_num_threads=num_threads)
     with config, _interrupted_by_sigterm():
         try:
-            yield from _parallel(jobs, num_jobs=num_jobs, run=_run_as_child)
+            here = functools.partial(_run_as_child, folder=os.getcwd())
+            yield from _parallel(jobs, num_jobs=num_jobs, run=here)
         except TerminatedWorkerError as error:
             raise TrainingError(
                 "A process that trained a run was killed, perhaps for want of memory.",
@@ -142,9 +143,13 @@ def _run(job: bytes) -> Any:
     return pickle.loads(job).run()
 
 
-def _run_as_child(job: bytes) -> Any:
-    """In a process that we started: it has no reason to outlive us."""
+def _run_as_child(job: bytes, *, folder: str) -> Any:
+    """In a process that we started: it has no reason to outlive us, and is where we are now.
+
+    joblib keeps processes for the next jobs, which may come from another folder.
+    """
     _end_with_parent()
+    os.chdir(folder)
     keep_memory()
     return _run(job)
 

@@ -99,6 +99,7 @@ def fit(
     from regraft.report.fitted import write_fit_report
 
     with terminal.progress_on_stderr(quiet=quiet) as progress:
+        progress.say(f"Run folder: {out}")
         result = run(
             texts,
             train=train,
