@@ -8,75 +8,18 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import make_examples
-from random_runs import (
-    BAG_SHAPE,
-    LABELS,
-    SHAPE,
-    random_model,
-    tiny_tokenizer,
-    unchecked,
-    write_run,
-)
+from random_runs import LABELS, tiny_tokenizer, unchecked, write_run
+from test_interop_graph import random_batches, scores_of
 
 from regraft.classifier import TextClassifier
-from regraft.config import resolve
 from regraft.errors import ConfigError, DataError
-from regraft.interop import onnx as onnx_export
+from regraft.interop import graph
 from regraft.interop.delivery import TOLERANCE
-from regraft.interop.onnx import Traceable, export_onnx
+from regraft.interop.onnx import export_onnx
 from regraft.model import pair_key
 from regraft.runfolder import load_run
 
 onnxruntime = pytest.importorskip("onnxruntime")
-
-# preset, objective, pooling: every family, head and pooling, those without a class among them.
-KINDS = [
-    ("lab", "causal", None),
-    ("lab", "masked", "mean"),
-    ("bert", "bert", None),
-    ("bert", "replaced", None),
-    ("bert", "masked", "last"),
-    ("modern", "masked", None),
-    ("modern", "causal", "last"),
-    ("modern", "hybrid", "first"),
-    ("bag", "contrast", "mean"),
-]
-SHAPES = [(1, 1), (1, 40), (3, 2), (5, 17)]
-
-
-def random_batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Several shapes, each without padding, with padding on the right and on the left."""
-    generator = torch.Generator().manual_seed(0)
-    batches = []
-    for batch, length in SHAPES:
-        ids_BT = torch.randint(6, 300, (batch, length), generator=generator)
-        lengths_B1 = torch.randint(1, length + 1, (batch, 1), generator=generator)
-        right_BT = torch.arange(length) < lengths_B1
-        for real_BT in (torch.ones_like(right_BT), right_BT, right_BT.flip(1)):
-            batches.append((ids_BT, real_BT))
-    return batches
-
-
-@pytest.mark.parametrize(("preset", "objective", "pooling"), KINDS)
-@torch.no_grad()
-def test_traceable_model_is_the_model(preset, objective, pooling):
-    shape = BAG_SHAPE if preset == "bag" else SHAPE
-    changes = {**shape, "objective.kind": objective, "head.pooling": pooling}
-    recipe = "pretrain" if pooling is None else "finetune"
-    settings = resolve(recipe, preset=preset, overrides=changes)
-    model = random_model(settings, vocab_size=330, is_classifier=pooling is not None).eval()
-    traceable = Traceable(model).eval()
-    for ids_BT, real_BT in random_batches():
-        ours = model(ids_BT, real_BT=real_BT)
-        plain = traceable(ids_BT, real_BT.long())
-        difference = (ours - plain).abs()
-        assert (difference[real_BT] if pooling is None else difference).max() < 1e-5
-
-
-def scores_of(path: Path, ids_BT: torch.Tensor, real_BT: torch.Tensor) -> torch.Tensor:
-    session = onnxruntime.InferenceSession(path)
-    given = {"input_ids": ids_BT.numpy(), "attention_mask": real_BT.long().numpy()}
-    return torch.from_numpy(session.run(["logits"], given)[0])
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +106,7 @@ def test_weights_of_a_large_model_lie_beside_both_graphs(
     exported, classifier_dir, tmp_path, monkeypatch
 ):
     # As if a protobuf file ended after a kilobyte, and not after two gigabytes.
-    monkeypatch.setattr(onnx_export, "_MAX_BYTES", 1000)
+    monkeypatch.setattr(graph, "_MAX_BYTES", 1000)
     with unchecked():
         result = export_onnx(classifier_dir, out=tmp_path / "out", int8=True)
     sizes = {path.name: path.stat().st_size for path in (tmp_path / "out").iterdir()}

@@ -1,5 +1,6 @@
 """One run ready to answer: its runtime, its exactness, its name, and what it refuses."""
 
+import copy
 import json
 import shutil
 import sys
@@ -48,6 +49,43 @@ def test_onnxruntime_answers_what_predict_answers(preset, tmp_path):
         values = engine.classify(TEXTS)
     assert engine.runtime == "onnxruntime"
     assert 0 < engine.difference < 1e-5
+    assert probabilities(values) == pytest.approx(expected(run_dir, TEXTS), abs=1e-5)
+
+
+def test_onnxruntime_reads_a_long_text_in_windows_as_predict_does(tmp_path):
+    pytest.importorskip("onnxruntime")
+    kind = {"preset": "modern", "objective": "masked", "pooling": "mean"}
+    run_dir = write_run(tmp_path / "run", **kind)
+    cut = expected(run_dir, [" ".join(TEXTS)])
+    settings = json.loads((run_dir / "config.json").read_text())
+    settings["data"]["windows"] = 3
+    write_json(run_dir / "config.json", settings)
+    texts = [TEXTS[0], " ".join(TEXTS), TEXTS[1]]
+    with unchecked():
+        engine = load_engine(run_dir, runtime="onnx")
+        values = engine.classify(texts)
+    assert probabilities(values) == pytest.approx(expected(run_dir, texts), abs=1e-5)
+    assert probabilities(values)[1] != pytest.approx(cut[0], abs=1e-3)
+
+
+@pytest.mark.parametrize("fault", ["cannot be written", "is inexact"])
+def test_plain_graph_answers_where_the_fused_one_does_not(fault, run_dir, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    from regraft.serve import engine as module
+
+    def write_faulty_graph(model, path):
+        if fault == "cannot be written":
+            raise AttributeError("module 'torch.onnx' has no attribute 'ops'")
+        other = copy.deepcopy(model)
+        with torch.no_grad():
+            next(other.head.parameters()).add_(1)
+        module.write_graph(other, path)
+
+    monkeypatch.setattr(module, "write_fused_graph", write_faulty_graph)
+    with unchecked():
+        engine = load_engine(run_dir)
+        values = engine.classify(TEXTS)
+    assert (engine.runtime, engine.note) == ("onnxruntime", "")
     assert probabilities(values) == pytest.approx(expected(run_dir, TEXTS), abs=1e-5)
 
 

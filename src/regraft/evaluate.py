@@ -7,8 +7,9 @@ summed as they come; scores over the vocabulary are never kept. Trains nothing.
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -38,6 +39,14 @@ from regraft.text import Labels, check_labels_known, load_examples
 
 # Positions computed at once, padding included: 32 texts of 256 tokens, or more of shorter ones.
 EVALUATION_TOKENS = 8192
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """What gives every row a score for every class, in the order of the rows."""
+
+    def __call__(self, rows: Rows, *, on_batch: Callable[[int], None]) -> NDArray[np.float64]:
+        """N x C scores."""
 
 
 @dataclass(frozen=True)
@@ -90,20 +99,26 @@ class SetEvaluation:
 def class_probabilities(
     model: Model, rows: Rows, *, on_batch: Callable[[int], None] = lambda num_rows: None
 ) -> NDArray[np.float64]:
-    """N x C probabilities in the order of the rows, whatever order they were computed in.
+    """N x C probabilities in the order of the rows, whatever order they were computed in."""
+    return probabilities_of(rows, scores=partial(_scores, model), on_batch=on_batch)
+
+
+def probabilities_of(
+    rows: Rows, *, scores: Scorer, on_batch: Callable[[int], None] = lambda num_rows: None
+) -> NDArray[np.float64]:
+    """N x C probabilities, whoever scores the rows: our model, or an export of it.
 
     Of a text that goes on in windows, the mean of their log-probabilities counts.
     """
     windows = rows.windows if isinstance(rows, ExampleRows) else None
     if windows is not None:
-        logs_WC = log_probabilities(class_probabilities(model, windows))
+        logs_WC = log_probabilities(probabilities_of(windows, scores=scores))
         sums_NC = np.zeros((len(rows.lengths), logs_WC.shape[1]))
         np.add.at(sums_NC, windows.text_numbers, logs_WC)
         means_NC = sums_NC / np.bincount(windows.text_numbers)[:, None]
         on_batch(len(rows.lengths))
         return softmax(means_NC, np.isfinite(means_NC))[0]
-    scores_NC = _scores(model, rows, on_batch=on_batch)
-    return torch.from_numpy(scores_NC).softmax(dim=1).numpy()
+    return torch.from_numpy(scores(rows, on_batch=on_batch)).softmax(dim=1).numpy()
 
 
 def label_probabilities(

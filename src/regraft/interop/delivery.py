@@ -19,6 +19,7 @@ from jaxtyping import Float
 from tokenizers import processors
 from torch import Tensor
 
+from regraft.config import ModelSettings
 from regraft.errors import ConfigError, DiskError, RegraftError
 from regraft.heads import NoHead
 from regraft.runfolder import LoadedRun
@@ -121,9 +122,14 @@ def check_family(run: LoadedRun) -> None:
             "Language models and classifiers can be exported.",
             remedy="Fine-tune it first: `regraft finetune --base ...`.",
         )
-    if run.settings.model.family == "foreign":
+    refuse_foreign(run.settings.model, run_dir=run.run_dir)
+
+
+def refuse_foreign(settings: ModelSettings, *, run_dir: Path) -> None:
+    """Refuse a model that is not one of our own."""
+    if settings.family == "foreign":
         raise ConfigError(
-            f"{run.run_dir} stands on a Hugging Face model, whose layers regraft does not know.",
+            f"{run_dir} stands on a Hugging Face model, whose layers regraft does not know.",
             "Models of regraft's own families can be exported.",
             remedy="Use it through `regraft predict`, or graft onto a base of regraft's own.",
         )

@@ -4,22 +4,16 @@ Comes in: a run folder of any family and head. Goes out: model.onnx, its tokeniz
 demand the same model in eight bits with what that cost. Writes no other format.
 """
 
-import contextlib
 import dataclasses
-import logging
 import time
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tokenizers
 import torch
-from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from scipy.special import logit
-from torch import Tensor, nn
 
 from regraft.batches import Batch, ExampleRows, budget_batches, padded
 from regraft.config import DataSettings, check_same_task
@@ -42,7 +36,7 @@ from regraft.interop.delivery import (
     sample_texts,
     special_names,
 )
-from regraft.model import Sight, attention_mask, places_in_document
+from regraft.interop.graph import is_large, quiet, write_graph
 from regraft.objectives import class_scores
 from regraft.runfolder import LoadedRun, load_run
 from regraft.runtime import SILENT, Progress, write_json, write_text
@@ -54,50 +48,6 @@ MODEL_NAME, INT8_NAME = "model.onnx", "model.int8.onnx"
 _NUM_TEXTS = 200
 # Positions a run of a session; where every one is scored over the vocabulary, fewer.
 _MAX_TOKENS, _MAX_SCORED_TOKENS = 8192, 512
-# A protobuf file ends here; weights of a larger model lie beside it.
-_MAX_BYTES = 2**31 - 2**24
-
-
-class Traceable(nn.Module):
-    """The same model without its shortcuts: always the whole mask, and the place of every token.
-
-    The shortcuts look at values (is there padding? where?), which a graph cannot.
-    """
-
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(
-        self,
-        ids_BT: Int[Tensor, "B T"],
-        mask_BT: Int[Tensor, "B T"],
-        types_BT: Int[Tensor, "B T"] | None = None,
-    ) -> Float[Tensor, "*scores"]:
-        backbone = self.model.backbone
-        real_BT = mask_BT != 0
-        if backbone.settings.family == "bag":
-            hidden_BTD = backbone.bag(ids_BT, real_BT=real_BT)
-        else:
-            hidden_BTD = self._through_blocks(ids_BT, real_BT, types_BT)
-        scores: Tensor = self.model.head(
-            hidden_BTD, real_BT=real_BT, embedding_VD=backbone.embedding.weight
-        )
-        return scores
-
-    def _through_blocks(self, ids_BT: Tensor, real_BT: Tensor, types_BT: Tensor | None) -> Tensor:
-        backbone = self.model.backbone
-        is_modern = backbone.settings.family == "modern"
-        places_BT = places_in_document(real_BT)
-        sight = Sight(
-            is_causal=backbone.is_causal,
-            mask=attention_mask(real_BT, is_causal=backbone.is_causal),
-            turns=backbone.rotary_2PK[:, places_BT].unsqueeze(2) if is_modern else None,
-        )
-        x_BTD = backbone.embed(ids_BT, places_BT=places_BT, token_types_BT=types_BT)
-        for block in backbone.blocks:
-            x_BTD = block(x_BTD, sight=sight)
-        return backbone.final_norm(x_BTD) if is_modern else x_BTD
 
 
 def export_onnx(
@@ -121,7 +71,7 @@ def export_onnx(
     texts, targets = _measured_on(run, data_path, data=data)
     with new_folder(Path(out)) as folder:
         progress.start("writing model.onnx", total=None)
-        _write_graph(run.model, folder / MODEL_NAME, inputs=_inputs(run))
+        write_graph(run.model, folder / MODEL_NAME, inputs=_inputs(run))
         _write_tokenizer(run, folder / "tokenizer.json")
         progress.finish()
         progress.start("comparing in onnxruntime", total=None)
@@ -167,68 +117,6 @@ def _inputs(run: LoadedRun) -> list[str]:
     """What the graph reads; where two texts are told apart by types, these, too."""
     has_types = reads_pairs(run) and run.settings.model.family == "bert"
     return ["input_ids", "attention_mask", *(["token_type_ids"] if has_types else [])]
-
-
-def _write_graph(model: Model, path: Path, *, inputs: list[str]) -> None:
-    mask_BT = torch.tensor([[1, 1, 1], [0, 1, 1]])
-    given = (torch.arange(6).reshape(2, 3), mask_BT, torch.tensor([[0, 0, 1], [0, 0, 1]]))
-    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
-    with _quiet():
-        program = torch.onnx.export(
-            Traceable(model).eval(),
-            given[: len(inputs)],
-            input_names=inputs,
-            output_names=["logits"],
-            dynamic_shapes=(sizes,) * len(inputs),
-            dynamo=True,
-            verbose=False,
-            custom_translation_table={torch.ops.aten.searchsorted.Tensor: _searchsorted},
-        )
-    assert program is not None
-    # Every node says which line of which file on this machine it comes from: nobody's business.
-    for node in program.model.graph.all_nodes():
-        node.metadata_props.clear()
-    program.save(path, external_data=_is_large(model))
-
-
-def _searchsorted(table: Any, keys: Any, **options: Any) -> Any:
-    """How many numbers of a sorted table are smaller than each key, found bit by bit.
-
-    A bag looks up its pairs so, and ONNX has no such operator.
-    """
-    op = needed("onnxscript", extra="onnx").opset18
-    assert not any(options.values()), "only the plain search is translated"
-    size: int = table.shape[0]
-    found = op.Sub(keys, keys)
-    for power in reversed(range(size.bit_length())):
-        more = op.Add(found, op.Constant(value_int=2**power))
-        inside = op.Min(more, op.Constant(value_int=size))
-        last = op.Gather(table, op.Sub(inside, op.Constant(value_int=1)))
-        is_smaller = op.And(op.Less(last, keys), op.Equal(more, inside))
-        found = op.Where(is_smaller, more, found)
-    return found
-
-
-def _is_large(model: Model) -> bool:
-    """Too large for one file?"""
-    num_bytes: int = sum(tensor.nbytes for tensor in model.state_dict().values())
-    return num_bytes > _MAX_BYTES
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without what the exporter and the quantiser tell of their own insides."""
-    loggers = [logging.getLogger("torch.onnx"), logging.getLogger()]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
 
 
 def _write_tokenizer(run: LoadedRun, path: Path) -> None:
@@ -357,7 +245,7 @@ def _write_int8(model: Model, folder: Path) -> None:
     graph = onnx.load(folder / MODEL_NAME)
     # The quantiser transposes weights, and then trips over their shapes as noted before.
     graph.graph.ClearField("value_info")
-    with _quiet():
+    with quiet():
         # Unsigned, since products of signed ones overflow where a processor lacks VNNI: with a
         # scale a column, scores err 0.25 times as much as by the library's default (2026-11-16,
         # AVX2, a lab classifier of width 24 with random weights).
@@ -366,7 +254,7 @@ def _write_int8(model: Model, folder: Path) -> None:
             folder / INT8_NAME,
             per_channel=True,
             weight_type=quantization.QuantType.QUInt8,
-            use_external_data_format=_is_large(model),
+            use_external_data_format=is_large(model),
         )
 
 

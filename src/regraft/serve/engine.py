@@ -6,7 +6,7 @@ tried on made-up texts. Knows nothing of requests.
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import scipy.special
 from numpy.typing import NDArray
 
-from regraft.batches import ExampleRows
+from regraft.batches import ExampleRows, Rows
 from regraft.classifier import Classifier, TextClassifier, load_classifier, prediction
 from regraft.config import refuse_label_sets, refuse_pairs
 from regraft.errors import RegraftError, RunFolderError
+from regraft.evaluate import probabilities_of
 from regraft.fitted import FittedClassifier
-from regraft.interop.delivery import TOLERANCE, needed
-from regraft.interop.onnx import MODEL_NAME, export_onnx
+from regraft.heads import Model
+from regraft.interop.delivery import TOLERANCE, needed, refuse_foreign
+from regraft.interop.graph import write_fused_graph, write_graph
 from regraft.runfolder import read_info, read_settings
 from regraft.runtime import SILENT, Progress, fingerprint
 from regraft.synthetic import synthetic_reviews
@@ -41,7 +42,8 @@ _RUN_COST_TOKENS = 4
 _PADDED_SHARE = 1 / 16
 # Positions from which on several cores compute a lone text sooner than one.
 _WIDE_TOKENS = 64
-_LONG_TEXT = 4_000  # words: more than any model of ours reads
+# So many reviews one behind the other are more than any model of ours reads.
+_LONG_TEXT_REVIEWS = 200
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,9 @@ def load_engine(run_dir: Path, *, runtime: Runtime = "auto", progress: Progress 
     answering: Classifier = original
     difference, note = 0.0, ""
     if runtime != "torch" and isinstance(original, TextClassifier):
+        progress.start("making a graph for onnxruntime", total=None)
         try:
-            answering = _onnx_classifier(original, run_dir=run_dir, progress=progress)
-            difference = _difference(answering, exact_NC, run_dir=run_dir)
+            answering, difference = _onnx_classifier(original, exact_NC, run_dir=run_dir)
         # Whatever an exporter trips over: the run itself is sound, and torch can answer.
         except Exception as error:
             if runtime == "onnx":
@@ -107,6 +109,8 @@ def load_engine(run_dir: Path, *, runtime: Runtime = "auto", progress: Progress 
             answering, difference = original, 0.0
             told = error.problem if isinstance(error, RegraftError) else f"{error!r:.200}"
             note = f"onnxruntime is not used: {told}"
+        finally:
+            progress.finish()
     elif runtime == "onnx":
         note = "onnxruntime is not used: a blend has no graph, its members are tables of words."
     if run_fingerprint(run_dir) != before:
@@ -160,11 +164,14 @@ class OnnxClassifier:
             tokenizer=self._original.tokenizer_,
             data=self._original.settings_.data,
         )
+        return probabilities_of(rows, scores=self._scores)
+
+    def _scores(self, rows: Rows, *, on_batch: Callable[[int], None]) -> NDArray[np.float64]:
         groups = list(alike_groups(rows.lengths))
         is_alone = len(groups) == 1 and rows.lengths.sum() >= _WIDE_TOKENS
         session = self._wide_session if is_alone else self._session
 
-        def scores(group: NDArray[np.int64]) -> NDArray[np.float32]:
+        def group_scores(group: NDArray[np.int64]) -> NDArray[np.float32]:
             batch = rows.batch(group)
             given = {
                 "input_ids": batch.ids_BT.numpy(),
@@ -174,11 +181,11 @@ class OnnxClassifier:
             return found
 
         each = map if len(groups) == 1 else self._threads.map
-        scores_NC = np.empty((len(texts), len(self.classes_)))
-        for group, scores_BC in zip(groups, each(scores, groups), strict=True):
+        scores_NC = np.empty((len(rows.lengths), len(self.classes_)))
+        for group, scores_BC in zip(groups, each(group_scores, groups), strict=True):
             scores_NC[group] = scores_BC
-        probabilities_NC: NDArray[np.float64] = scipy.special.softmax(scores_NC, axis=1)
-        return probabilities_NC
+            on_batch(len(group))
+        return scores_NC
 
 
 def _session(graph_path: Path, *, num_threads: int) -> Any:
@@ -209,18 +216,33 @@ def alike_groups(lengths_N: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
 
 
 def _onnx_classifier(
-    original: TextClassifier, *, run_dir: Path, progress: Progress
-) -> OnnxClassifier:
-    with tempfile.TemporaryDirectory(prefix="regraft-serve-") as folder:
-        out = Path(folder) / "onnx"
-        export_onnx(run_dir, out=out, progress=progress)
-        return OnnxClassifier(original, graph_path=out / MODEL_NAME)
+    original: TextClassifier, exact_NC: NDArray[np.float64], *, run_dir: Path
+) -> tuple[OnnxClassifier, float]:
+    """In few large operators where this runtime knows them, else in plain ones; and how far its
+    probabilities are from the exact ones."""
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        needed(name, extra="onnx")
+    refuse_foreign(original.settings_.model, run_dir=run_dir)
+
+    def made_by(write: Callable[[Model, Path], None]) -> tuple[OnnxClassifier, float]:
+        with tempfile.TemporaryDirectory(prefix="regraft-serve-") as folder:
+            graph_path = Path(folder) / "model.onnx"
+            write(original.model_, graph_path)
+            answering = OnnxClassifier(original, graph_path=graph_path)
+        return answering, _difference(answering, exact_NC, run_dir=run_dir)
+
+    try:
+        return made_by(write_fused_graph)
+    # An older torch or onnxruntime, or a fault in operators as new as these.
+    except Exception:
+        return made_by(write_graph)
 
 
 def _trial_texts() -> list[str]:
-    """Made up: reviews, nothing, one sign, several scripts, more than is read."""
-    reviews = [review.text for review in synthetic_reviews(num_documents=8, seed=0)]
-    return [*reviews, "", "!", "Книга 長い本 \U0001f600 كتاب", "word " * _LONG_TEXT]
+    """Made up: reviews, nothing, one sign, several scripts, more than is read at once."""
+    found = synthetic_reviews(num_documents=_LONG_TEXT_REVIEWS, seed=0)
+    reviews = [review.text for review in found]
+    return [*reviews[:8], "", "!", "Книга 長い本 \U0001f600 كتاب", " ".join(reviews)]
 
 
 def _probabilities(classifier: Classifier, *, run_dir: Path) -> NDArray[np.float64]:
