@@ -25,6 +25,7 @@ class Gated:
         self.gate = threading.Event()
         self.gate.set()
         self.batches: list[list[str]] = []
+        self.threads: list[int] = []
 
     @property
     def classes_(self) -> NDArray[Any]:
@@ -34,6 +35,7 @@ class Gated:
         self, texts: Sequence[str], /, *, progress: Progress = SILENT
     ) -> NDArray[np.float64]:
         self.batches.append(list(texts))
+        self.threads.append(threading.get_ident())
         assert self.gate.wait(60)
         if "bad" in texts:
             raise ValueError("a bad text")
@@ -41,7 +43,9 @@ class Gated:
         return np.stack([1 - long, long], axis=1)
 
 
-def engine_of(classifier: Gated, *, model: str = "run@1") -> Engine:
+def engine_of(
+    classifier: Gated, *, model: str = "run@1", seconds_a_character: float = 1.0
+) -> Engine:
     return Engine(
         model=model,
         fingerprint=model,
@@ -52,6 +56,7 @@ def engine_of(classifier: Gated, *, model: str = "run@1") -> Engine:
         classifier=classifier,
         original=TextClassifier(),
         difference=0.0,
+        seconds_a_character=seconds_a_character,
         note="",
     )
 
@@ -193,3 +198,31 @@ def test_new_engine_answers_the_next_batch():
 
     assert run_with_queue(queue, work()) == ["run@1", "run@2"]
     assert (old.batches, new.batches) == ([["a"]], [["b"]])
+
+
+def test_short_text_is_computed_on_the_spot_and_a_long_one_in_the_thread():
+    classifier = Gated()
+    engine = engine_of(classifier, seconds_a_character=1e-4)
+    queue = BatchQueue(engine, limits=Limits())
+
+    async def ask() -> int:
+        for text in ("a" * 20, "a" * 21):
+            await queue.classify([text])
+        return threading.get_ident()
+
+    here = run_with_queue(queue, ask())
+    assert [thread == here for thread in classifier.threads] == [True, False]
+
+
+def test_short_texts_behind_others_leave_the_server_free_to_listen():
+    classifier = Gated()
+    engine = engine_of(classifier, seconds_a_character=1e-4)
+    queue = BatchQueue(engine, limits=Limits(max_batch=1))
+
+    async def ask() -> int:
+        await asyncio.gather(*(queue.classify(["a"]) for _ in range(3)))
+        return threading.get_ident()
+
+    here = run_with_queue(queue, ask())
+    # Only the last has nobody behind it.
+    assert [thread == here for thread in classifier.threads] == [False, False, True]

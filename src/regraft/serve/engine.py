@@ -6,6 +6,7 @@ tried on made-up texts. Knows nothing of requests.
 
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -51,8 +52,8 @@ class Engine:
     """A run that answers. `classifier` does so; `original` is the same in torch, to be explained.
 
     model: the name of the run folder and a fingerprint of its run.json. difference: the largest
-    between a probability of the one and of the other, on made-up texts. note: why it is torch, if
-    onnxruntime was to be.
+    between a probability of the one and of the other, on made-up texts. seconds_a_character: what
+    one review took to classify. note: why it is torch, if onnxruntime was to be.
     """
 
     model: str
@@ -64,6 +65,7 @@ class Engine:
     classifier: Classifier
     original: TextClassifier | FittedClassifier
     difference: float
+    seconds_a_character: float
     note: str
 
     def classify(self, texts: Sequence[str]) -> list[dict[str, Any]]:
@@ -128,6 +130,7 @@ def load_engine(run_dir: Path, *, runtime: Runtime = "auto", progress: Progress 
         classifier=answering,
         original=original,
         difference=difference,
+        seconds_a_character=_seconds_a_character(answering),
         note=note,
     )
 
@@ -258,6 +261,15 @@ def _probabilities(classifier: Classifier, *, run_dir: Path) -> NDArray[np.float
             remedy="Train again, or serve another run.",
         )
     return found
+
+
+def _seconds_a_character(classifier: Classifier) -> float:
+    text, found = _trial_texts()[0], []
+    for _ in range(3):
+        start = time.perf_counter()
+        classifier.predict_proba([text])
+        found.append(time.perf_counter() - start)
+    return min(found) / len(text)
 
 
 def _difference(answering: Classifier, exact_NC: NDArray[np.float64], *, run_dir: Path) -> float:
