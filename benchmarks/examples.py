@@ -67,6 +67,15 @@ MORE_ARMS = {
     "news": ("embedding:minilm",),
     "imdb": ("embedding:minilm",),
 }
+# What README calls those it shows.
+README_ARMS = {
+    "linear": "TF-IDF + logistic regression",
+    "nbsvm": "NB-SVM",
+    "latent": "TF-IDF + SVD of the text",
+    "embedding:bag": "vectors of a `bag` base",
+    "pretrained": "pre-trained transformer",
+    "scratch": "the same from scratch",
+}
 NEEDS_TRANSFORMER = ("pretrained", "scratch", "frozen", "lstm", "cnn", "embedding")
 DATA = resolve("finetune").data
 
@@ -245,10 +254,15 @@ def table(report: Path) -> dict[str, Any]:
     return rows
 
 
+def load_published(folder: Path = PUBLISHED) -> dict[str, Comparison]:
+    """The report of each set."""
+    return {name: load_comparison(folder / name / "report.json") for name in SETS}
+
+
 def tables(folder: Path) -> str:
     """Those of docs/examples/index.md, from the reports that lie there: one a set, one of all."""
     parts = []
-    found = {name: load_comparison(folder / name / "report.json") for name in SETS}
+    found = load_published(folder)
     for name, comparison in found.items():
         sizes = sorted({point.num_labels for point in comparison.curve})
         points = {(point.arm, point.num_labels): point for point in comparison.curve}
@@ -270,7 +284,17 @@ def tables(folder: Path) -> str:
 
 
 def compact_table(found: dict[str, Comparison]) -> str:
-    """All sets side by side, with the fewest labels and with the most: for README."""
+    """All arms on all sets, with the fewest labels and with the most."""
+    arms = dict.fromkeys(point.arm for comparison in found.values() for point in comparison.curve)
+    return _side_by_side(found, {arm: f"`{arm}`" for arm in arms})
+
+
+def readme_table(found: dict[str, Comparison]) -> str:
+    """The same for the arms that README shows."""
+    return _side_by_side(found, README_ARMS)
+
+
+def _side_by_side(found: dict[str, Comparison], names: dict[str, str]) -> str:
     heads, columns = ["accuracy, % (95 %)"], []
     for name, comparison in found.items():
         points = {(point.arm, point.num_labels): point.accuracy for point in comparison.curve}
@@ -279,9 +303,9 @@ def compact_table(found: dict[str, Comparison]) -> str:
             heads.append(f"{name}, {size:,} labels")
             columns.append((points, size))
     rows = []
-    for arm in dict.fromkeys(arm for points, _ in columns for arm, _ in points):
+    for arm, name in names.items():
         scores = [points.get((arm, size)) for points, size in columns]
-        rows.append([f"`{arm}`", *(_short(score) if score else "" for score in scores)])
+        rows.append([name, *(_short(score) if score else "" for score in scores)])
     return _markdown(heads, rows)
 
 
@@ -312,6 +336,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.name == "tables":
         print(tables(PUBLISHED), end="")
+        print(f"\nREADME\n\n{readme_table(load_published())}")
         return
     work = options.work or Path("runs") / "examples" / options.name
     work.mkdir(parents=True, exist_ok=True)

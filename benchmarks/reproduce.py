@@ -6,7 +6,9 @@ that serves several numbers is run once. Commands that take more than a few minu
 
     .venv/bin/python benchmarks/reproduce.py [--all] [--only NAME] [--work DIR]
 
-An entry of `reports` is a comparison. One with a `command` is made anew, from its text on, and each
+An entry of `tables` is what a script of this folder wrote into docs/benchmarks: run again, every
+score in it must lie within the interval that was published for it. An entry of `reports` is a
+comparison. One with a `command` is made anew, from its text on, and each
 arm and number of labels in the table that the command writes must lie within the interval that the
 report gave it. One without is repeated by `regraft compare --from`, which needs its very files.
 Cost: minutes, or hours with --all.
@@ -63,10 +65,46 @@ class Checked:
         return self.low <= self.found <= self.high
 
 
-def read_numbers(path: Path = NUMBERS) -> tuple[list[Published], list[dict[str, Any]]]:
-    """The published numbers, and the reports of comparisons."""
+@dataclass(frozen=True)
+class Catalogue:
+    """All that is published: single numbers, tables of scripts, reports of comparisons."""
+
+    numbers: list[Published]
+    tables: list[dict[str, Any]]
+    reports: list[dict[str, Any]]
+
+
+def read_catalogue(path: Path = NUMBERS) -> Catalogue:
+    """What benchmarks/numbers.json lists."""
     values = json.loads(path.read_text(encoding="utf-8"))
-    return [Published(**entry) for entry in values["numbers"]], values["reports"]
+    numbers = [Published(**entry) for entry in values["numbers"]]
+    return Catalogue(numbers, values["tables"], values["reports"])
+
+
+@dataclass(frozen=True)
+class Score:
+    """A number with its interval, as scripts write it."""
+
+    value: float
+    low: float
+    high: float
+
+    def printed(self) -> str:
+        """As pages print it, in percent."""
+        return f"{100 * self.value:.1f} ({100 * self.low:.1f} to {100 * self.high:.1f})"
+
+
+def scores_in(values: Any, place: str = "") -> dict[str, Score]:
+    """Every score below, by where it lies: `rows.linear.200`."""
+    if not isinstance(values, dict):
+        return {}
+    value = values.get("value", values.get("mean"))
+    if isinstance(value, int | float) and {"low", "high"} <= values.keys():
+        return {place: Score(value, values["low"], values["high"])}
+    found: dict[str, Score] = {}
+    for key, part in values.items():
+        found |= scores_in(part, f"{place}.{key}" if place else key)
+    return found
 
 
 def dig(values: Any, path: str) -> float:
@@ -110,6 +148,18 @@ def check_numbers(numbers: list[Published], *, work: Path) -> Iterator[Checked]:
                 yield Checked(number.name, dig(values, number.value), number.low, number.high)
 
 
+def check_table(entry: dict[str, Any], *, work: Path) -> Iterator[Checked]:
+    """Run a script again, and hold every score against the interval published for it."""
+    published = scores_in(json.loads((ROOT / entry["table"]).read_text(encoding="utf-8")))
+    again = scores_in(output_of(entry["command"], work=work))
+    if not published.keys() & again.keys():
+        sys.exit(f"{entry['name']}: its command gives no score that {entry['table']} has.")
+    for place in published.keys() & again.keys():
+        score = published[place]
+        name = f"{entry['name']}: {place}"
+        yield Checked(name, again[place].value, score.low, score.high)
+
+
 def check_report(entry: dict[str, Any], *, work: Path) -> Iterator[Checked]:
     """Repeat a comparison, and hold every arm against its own interval."""
     published = json.loads((ROOT / entry["report"]).read_text(encoding="utf-8"))
@@ -148,21 +198,25 @@ def main() -> None:
     parser.add_argument("--only", metavar="NAME", default="", help="numbers whose name begins so")
     parser.add_argument("--work", type=Path, help="folder for what the commands write")
     options = parser.parse_args()
-    numbers, reports = read_numbers()
-    wanted = [n for n in numbers if n.name.startswith(options.only)]
+    catalogue = read_catalogue()
+    wanted = [n for n in catalogue.numbers if n.name.startswith(options.only)]
     chosen = [n for n in wanted if options.all or not n.is_long]
-    entries = [r for r in reports if r["name"].startswith(options.only)]
-    runnable = [r for r in entries if options.all or r["minutes"] <= LONG_MINUTES]
+
+    def runnable(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        named = [entry for entry in entries if entry["name"].startswith(options.only)]
+        return [e for e in named if options.all or e["minutes"] <= LONG_MINUTES]
+
+    tables, reports = runnable(catalogue.tables), runnable(catalogue.reports)
     with tempfile.TemporaryDirectory(prefix="regraft-reproduce-") as temporary:
         work = options.work or Path(temporary)
         checked = list(check_numbers(chosen, work=work))
-        checked += [result for entry in runnable for result in check_report(entry, work=work)]
+        checked += [result for entry in tables for result in check_table(entry, work=work)]
+        checked += [result for entry in reports for result in check_report(entry, work=work)]
     for result in checked:
         sign = "ok  " if result.is_inside else "LIES"
         print(f"{sign} {result.name}: {result.found:g} in [{result.low:g}, {result.high:g}]")
-    num_left = len(wanted) + len(entries) - len(chosen) - len(runnable)
-    if num_left:
-        print(f"{num_left} that take longer were left out; --all runs them.")
+    if not options.all:
+        print("What takes longer than minutes was left out; --all runs it.")
     if not checked or not all(result.is_inside for result in checked):
         raise SystemExit("Not every published number came out again.")
 

@@ -24,14 +24,19 @@ def reproduce() -> ModuleType:
     return module
 
 
-def test_every_number_stands_on_its_page(reproduce: ModuleType) -> None:
-    numbers, reports = reproduce.read_numbers()
-    assert any(not number.is_long for number in numbers)
-    for number in numbers:
+def test_everything_published_stands_on_its_page(reproduce: ModuleType) -> None:
+    catalogue = reproduce.read_catalogue()
+    assert any(not number.is_long for number in catalogue.numbers)
+    for number in catalogue.numbers:
         page = (ROOT / number.page).read_text(encoding="utf-8")
         assert number.printed in page, f"{number.name} is not in {number.page}"
         assert number.low <= number.high
-    for entry in reports:
+    for entry in catalogue.tables:
+        page = (ROOT / entry["page"]).read_text(encoding="utf-8")
+        scores = reproduce.scores_in(json.loads((ROOT / entry["table"]).read_text("utf-8")))
+        num_shown = sum(told in page for told in {score.printed() for score in scores.values()})
+        assert num_shown == entry["shown"] > 0, f"{entry['page']} is older than {entry['table']}"
+    for entry in catalogue.reports:
         assert (ROOT / entry["report"]).exists()
 
 
@@ -45,6 +50,8 @@ def test_tables_of_the_examples_are_those_of_their_reports() -> None:
     page = (ROOT / "docs" / "examples" / "index.md").read_text(encoding="utf-8")
     for line in module.tables(module.PUBLISHED).splitlines():
         assert not line.startswith("|") or line in page
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert module.readme_table(module.load_published()) in readme
     for name in module.SETS:
         report = json.loads((module.PUBLISHED / name / "report.json").read_text(encoding="utf-8"))
         assert report["verdict"] in page
@@ -53,7 +60,7 @@ def test_tables_of_the_examples_are_those_of_their_reports() -> None:
 
 
 def test_short_numbers_come_out_again(reproduce: ModuleType, tmp_path: Path) -> None:
-    numbers, _ = reproduce.read_numbers()
+    numbers = reproduce.read_catalogue().numbers
     short = [number for number in numbers if number.name.startswith("params: ")]
     checked = list(reproduce.check_numbers(short, work=tmp_path))
     assert len(checked) == len(short) > 0
@@ -68,6 +75,24 @@ def test_value_is_found_by_name(reproduce: ModuleType) -> None:
 def test_number_outside_its_interval_is_told(reproduce: ModuleType) -> None:
     assert not reproduce.Checked("a", 0.5, 0.6, 0.7).is_inside
     assert reproduce.Checked("a", 0.65, 0.6, 0.7).is_inside
+
+
+def test_table_is_held_against_its_own_intervals(
+    reproduce: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def table(value: float) -> dict[str, object]:
+        score = {"value": value, "low": 0.7, "high": 0.9}
+        return {"seconds": 3, "rows": {"linear": {"100": score}, "plain": {"cost": 1.0}}}
+
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps(table(0.8)))
+    entry = {"name": "recipe", "table": str(path), "command": "python made.py", "minutes": 1}
+    monkeypatch.setattr(reproduce, "output_of", lambda command, *, work: table(0.95))
+    (checked,) = reproduce.check_table(entry, work=tmp_path)
+    assert (checked.name, checked.is_inside) == ("recipe: rows.linear.100", False)
+    monkeypatch.setattr(reproduce, "output_of", lambda command, *, work: {"rows": {}})
+    with pytest.raises(SystemExit, match="recipe: its command gives no score"):
+        list(reproduce.check_table(entry, work=tmp_path))
 
 
 def test_report_is_held_against_its_own_intervals(
