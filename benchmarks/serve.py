@@ -6,7 +6,9 @@ of requests would, one after the other, or with lists in batches of 16, and bare
 model has the default shape (modern, d 256, 3 layers) and random weights; texts are single sentences
 and reviews of about 110 words, made up. Each turn asks one text after the other (p50, p99), then 16
 at once. Every contender must give the same labels. Processor time is told as well: it is the same
-however busy the machine is; ours is that of the server. Cost: five minutes on two cores.
+however busy the machine is; ours is that of the server. The limit is how many texts a second the
+machine could classify if it did nothing but their products, at the speed of large ones measured in
+the same run: nobody can be faster than that, whatever the ratio. Cost: five minutes on two cores.
 
     .venv/bin/python benchmarks/serve.py [--texts N] [--json FILE] [--plot FILE]
 
@@ -32,13 +34,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import uvloop
 from _turns import Contender, Result, Turn, add_arguments, publish, take_turns
+from torch.utils.flop_counter import FlopCounterMode
 
+from regraft.batches import ExampleRows
 from regraft.config import TokenizerSettings, resolve
 from regraft.heads import build_classifier
 from regraft.interop import export_huggingface, export_onnx
-from regraft.runfolder import RunFolder, RunInfo
+from regraft.runfolder import RunFolder, RunInfo, load_run
 from regraft.runtime import share_cores
 from regraft.synthetic import synthetic_reviews
 from regraft.vocabulary import train_tokenizer
@@ -70,6 +75,19 @@ def write_model(folder: Path) -> None:
     run.finish(info, model=model)
     export_huggingface(folder / "run", out=folder / "hf")
     export_onnx(folder / "run", out=folder / "onnx")
+
+
+def mean_flops(folder: Path, texts: Sequence[str]) -> float:
+    """Of the products that one text takes."""
+    run = load_run(folder / "run")
+    data = run.settings.data
+    rows = ExampleRows(texts, targets=[0] * len(texts), tokenizer=run.tokenizer, data=data)
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), counter:
+        for number in range(len(texts)):
+            batch = rows.batch(np.array([number]))
+            run.model(batch.ids_BT, real_BT=batch.real_BT)
+    return counter.get_total_flops() / len(texts)
 
 
 def make_texts(num_texts: int) -> Texts:
@@ -288,8 +306,11 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return {"median": float(np.median(values)), "low": min(values), "high": max(values)}
 
 
-def kind_table(told: dict[str, list[dict[str, Any]]], kind: str) -> dict[str, Any]:
-    """Of one kind of text: what each contender did in the rounds that count, beside ours."""
+def kind_table(told: dict[str, list[dict[str, Any]]], kind: str, *, limit: float) -> dict[str, Any]:
+    """Of one kind of text: what each contender did in the rounds that count, beside ours.
+
+    `limit` is the texts a second that the machine's arithmetic allows.
+    """
     rounds = {
         name: [line for line in lines if _is(line, kind)][1:]  # the first warms up
         for name, lines in told.items()
@@ -321,7 +342,11 @@ def kind_table(told: dict[str, list[dict[str, Any]]], kind: str) -> dict[str, An
             "our_cpu_ratio": spread(ratios(name, "cpu_seconds")),
         }
     more = [ours - bare for ours, bare in zip(medians(OURS), medians(BARE), strict=True)]
-    return {"contenders": rows, "our_p50_less_bare_ms": spread(more)}
+    return {
+        "contenders": rows,
+        "our_p50_less_bare_ms": spread(more),
+        "limit_texts_per_second": limit,
+    }
 
 
 @dataclass(frozen=True)
@@ -350,6 +375,7 @@ def show(kind: str, table: dict[str, Any]) -> None:
             f"{row['cpu_ms_per_text']['median']:7.2f} ms{row['our_cpu_ratio']['median']:8.2f}x"
             f"{row['our_ratio_to_single_file']['median']:14.2f}x"
         )
+    print(f"the machine's limit: {table['limit_texts_per_second']:.0f} texts/s")
     more = table["our_p50_less_bare_ms"]
     print(
         f"our p50 less that of {BARE}: {more['median']:+.2f} ms "
@@ -368,6 +394,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_model(folder)
+        flops = {kind: mean_flops(folder, those) for kind, those in texts.items()}
         builds: dict[str, Callable[..., Turn]] = {
             PIPELINE: partial(pipeline, batch_size=1),
             PIPELINE_LISTS: partial(pipeline, batch_size=CONCURRENCY),
@@ -396,7 +423,9 @@ def main() -> None:
         assert len(found) == 1, "contenders disagree about a label"
     memory_bytes = dict(result.memory_bytes)
     memory_bytes[OURS] = max(line.get("memory_bytes", 0) for line in told[OURS])
-    tables = {kind: kind_table(told, kind) for kind in texts}
+    tables = {
+        kind: kind_table(told, kind, limit=result.matrix_flops / flops[kind]) for kind in texts
+    }
     values = {**vars(result), "memory_bytes": memory_bytes}
     publish(ServeResult(**values, tables=tables), arguments=arguments)
     for kind, table in tables.items():
