@@ -20,6 +20,7 @@ from random_runs import LABELS, write_run
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 from test_serve_queue import Gated, engine_of
+from tiny_blends import blend_dir
 
 from regraft.classifier import load_classifier, prediction
 from regraft.serve.engine import Engine, load_engine, run_fingerprint
@@ -159,7 +160,6 @@ def test_many_clients_get_their_own_answers(server, expected):
         "كتاب رائع \u202e",
         "\x00\x07\x1b[31m",
         "<script>1</script>",
-        " ",
     ],
 )
 def test_odd_characters_are_text(server, run_dir, text):
@@ -171,11 +171,12 @@ def test_odd_characters_are_text(server, run_dir, text):
     ("texts", "status", "problem"),
     [
         ("", 422, "texts is empty."),
+        (["a", " \n"], 422, "texts[1] is blank."),
         ("a" * 1_000_000, 413, "The body has 1,000,012 bytes or more."),
         (["a"] * 10_000, 422, "texts holds 10,000 texts."),
         (17, 422, "texts is a number."),
     ],
-    ids=["empty", "megabyte", "ten thousand", "number"],
+    ids=["empty", "blank", "megabyte", "ten thousand", "number"],
 )
 def test_wrong_texts_are_refused(server, texts, status, problem):
     answer = server.classify(texts)
@@ -223,9 +224,26 @@ def test_explanation_names_the_words(server, expected):
     assert answer["words"][0] | {"score": 0} == {"text": "the", "start": 0, "stop": 3, "score": 0}
     answer = server.client.post("/v1/explain", json={"text": "a" * 201})
     assert (answer.status_code, answer.json()["problem"]) == (422, "text has 201 characters.")
-    answer = server.client.post("/v1/explain", json={"text": " \n"})
-    assert answer.status_code == 422
-    assert "word" in answer.json()["problem"]
+    for text, problem in ((" \n", "text is blank."), ("\x00", "The text has no word in it.")):
+        answer = server.client.post("/v1/explain", json={"text": text})
+        assert (answer.status_code, answer.json()["problem"]) == (422, problem)
+
+
+def test_explanation_adds_up_as_the_schema_says(server, tmp_path_factory):
+    blend = blend_dir(tmp_path_factory, num_labels=2)
+    with running(load_engine(blend), run_dir=blend) as other:
+        for asked in (server, other):
+            text = "A superb camera, I love it, but the lid broke after a day."
+            told = asked.client.post("/v1/explain", json={"text": text}).json()
+            explained = sum(word["score"] for word in told["words"]) + told["elsewhere"]
+            assert explained - (told["output"] - told["baseline"]) == pytest.approx(told["gap"])
+            assert abs(told["gap"]) < 0.02
+            # The same text has the same probabilities, to the same digits, on both routes.
+            classified = asked.classify(text).json()["predictions"][0]
+            assert {name: told[name] for name in classified} == classified
+    # Without what belongs to no word, a blend's scores would miss the difference.
+    assert abs(told["elsewhere"]) > 1e-3
+    assert told["baseline_name"] == "all labels equally likely"
 
 
 def test_metrics_count_requests_and_batches(server):
@@ -247,6 +265,9 @@ def test_health_and_readiness(server):
     assert server.client.get("/healthz").json() == {"status": "ok"}
     told = server.ready()
     assert (told["is_ready"], told["labels"], told["trouble"]) == (True, list(LABELS), None)
+    for route in ("/healthz", "/readyz"):
+        answer = server.client.head(route)
+        assert (answer.status_code, answer.content) == (200, b"")
 
 
 def test_key_is_asked_for(run_dir):
