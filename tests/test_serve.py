@@ -1,8 +1,17 @@
-"""The server over HTTP: right answers, right refusals, nothing lost when its run changes."""
+"""The server over HTTP: right answers, right refusals, nothing lost.
+
+Neither when its run changes, nor when it is stopped, nor under ten thousand requests: for these
+two, marked slow, it is a process of its own.
+"""
 
 import contextlib
+import http.client
 import json
+import re
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -28,8 +37,10 @@ from regraft.serve.limits import Limits
 from regraft.serve.metrics import Metrics
 from regraft.serve.server import bound_socket, build_server
 
-TEXTS = [text for text, _ in make_examples(30, seed=6)]
+TEXTS = [text for text, _ in make_examples(200, seed=6)]
 KEY = "a key that nobody knows"
+# What an interrupted connection looks like when no byte of an answer has come.
+NOT_ACCEPTED = (http.client.RemoteDisconnected, ConnectionError)
 
 
 @dataclass(frozen=True)
@@ -84,6 +95,58 @@ def running(
         finally:
             server.should_exit = True
             thread.join()
+
+
+@dataclass
+class Served:
+    """A server in another process. `end` stops it and returns what it said."""
+
+    process: "subprocess.Popen[str]"
+    port: int
+
+    def client(self) -> "Client":
+        return Client(self.port)
+
+    def end(self) -> str:
+        self.process.send_signal(signal.SIGTERM)
+        _, said = self.process.communicate(timeout=120)
+        assert self.process.returncode == 0, said
+        return said
+
+    def resident_bytes(self) -> int:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+) kB", status).group(1)) * 1024
+
+
+class Client:
+    """One connection, kept open."""
+
+    def __init__(self, port: int) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+
+    def classify(self, text: str) -> tuple[int, dict[str, Any]]:
+        headers = {"Content-Type": "application/json"}
+        self._connection.request("POST", "/v1/classify", json.dumps({"texts": text}), headers)
+        answer = self._connection.getresponse()
+        return answer.status, json.loads(answer.read())
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@contextlib.contextmanager
+def served(run_dir: Path, *options: object) -> Iterator[Served]:
+    command = [sys.executable, "-m", "regraft", "serve", run_dir, "--port", 0, *options]
+    process = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True)
+    try:
+        said = ""
+        while "Ctrl-C stops it" not in said:
+            said = process.stderr.readline()
+            assert said, "the server ended before it was ready"
+        yield Served(process, port=int(re.search(r":(\d+);", said).group(1)))
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @pytest.fixture(scope="module")
@@ -148,8 +211,8 @@ def test_answers_are_those_of_predict(server, expected, run_dir):
 
 def test_many_clients_get_their_own_answers(server, expected):
     with ThreadPoolExecutor(8) as threads:
-        answers = list(threads.map(server.classify, TEXTS * 4))
-    for text, answer in zip(TEXTS * 4, answers, strict=True):
+        answers = list(threads.map(server.classify, TEXTS))
+    for text, answer in zip(TEXTS, answers, strict=True):
         assert_equal(answer.json()["predictions"][0], expected[text])
 
 
@@ -335,8 +398,9 @@ def test_new_run_takes_over_without_a_request_lost(run_dir, tmp_path):
     other = write_run(tmp_path / "other", preset="lab", objective="causal", pooling="last")
     link = tmp_path / "current"
     link.symlink_to(run_dir, target_is_directory=True)
+    texts = TEXTS[:30]
     engines = [load_engine(path, runtime="torch") for path in (run_dir, other)]
-    expected = {engine.model: engine.classify(TEXTS) for engine in engines}
+    expected = {engine.model: engine.classify(texts) for engine in engines}
     assert expected[engines[0].model] != expected[engines[1].model]
     answers = []
     with running(engines[0], run_dir=link) as server, ThreadPoolExecutor(4) as threads:
@@ -344,7 +408,7 @@ def test_new_run_takes_over_without_a_request_lost(run_dir, tmp_path):
 
         def ask() -> None:
             while not is_over.is_set():
-                answers.append(server.classify(TEXTS))
+                answers.append(server.classify(texts))
 
         asking = [threads.submit(ask) for _ in range(3)]
         try:
@@ -382,3 +446,67 @@ def test_deleted_or_damaged_run_is_served_on_and_told(run_dir, tmp_path):
         (copy / "run.json").write_text(json.dumps({**info, "launch": "anew"}))
         server.wait_until(trouble=None)
         assert server.ready()["model"] != model
+
+
+@pytest.mark.slow
+def test_ten_thousand_requests_are_all_answered_right(run_dir, expected):
+    num_requests, num_clients = 10_000, 64
+    with served(run_dir, "--runtime", "auto") as server:
+
+        def ask(first: int) -> list[tuple[str, int, dict[str, Any]]]:
+            client = server.client()
+            asked = [TEXTS[number % len(TEXTS)] for number in range(first, last, num_clients)]
+            answers = [(text, *client.classify(text)) for text in asked]
+            client.close()
+            return answers
+
+        def ask_all() -> list[tuple[str, int, dict[str, Any]]]:
+            with ThreadPoolExecutor(num_clients) as threads:
+                parts = threads.map(ask, range(num_clients))
+            return [answer for part in parts for answer in part]
+
+        last = 1_000
+        ask_all()  # what a process of torch and its libraries needs, it has by then
+        before = server.resident_bytes()
+        last = num_requests
+        answers = ask_all()
+        grown = server.resident_bytes() - before
+        said = server.end()
+    assert len(answers) == num_requests
+    for text, status, answer in answers:
+        assert status == 200
+        assert_equal(answer["predictions"][0], expected[text])
+    assert grown < 64 << 20
+    assert "Stopped after 11,000 requests, all of them answered." in said
+
+
+@pytest.mark.slow
+def test_sigterm_under_load_loses_no_accepted_request(run_dir, expected):
+    num_clients = 8
+    num_answered = [0] * num_clients
+    has_begun = threading.Event()
+    with served(run_dir, "--runtime", "torch") as server:
+
+        def ask(number: int) -> None:
+            client = server.client()
+            for place in range(1_000_000):
+                text = TEXTS[(number + place) % len(TEXTS)]
+                try:
+                    status, answer = client.classify(text)
+                except NOT_ACCEPTED:
+                    client.close()
+                    return
+                assert status == 200
+                assert_equal(answer["predictions"][0], expected[text])
+                num_answered[number] += 1
+                if place == 20:
+                    has_begun.set()
+
+        with ThreadPoolExecutor(num_clients) as threads:
+            asking = [threads.submit(ask, number) for number in range(num_clients)]
+            assert has_begun.wait(120)
+            said = server.end()
+        for done in asking:
+            done.result()
+    # An answer that was begun and broken off would have raised; the server counts the same.
+    assert f"Stopped after {sum(num_answered):,} requests, all of them answered." in said
