@@ -276,8 +276,9 @@ def _integrated_gradients(
 ) -> _Found:
     """Gradients averaged on the way from average tokens to those of the text (arXiv 1703.01365).
 
-    Not captum's: the bag has two tables of vectors that have to go the way together, and the number
-    of steps is to follow from the gap.
+    Not captum's, though a test holds that its scores are the same: its path starts at tokens, not
+    at their average, a bag's two tables have to go the way together, and the number of steps is to
+    follow from the gap.
     """
     tokenizer, max_length = classifier.tokenizer_, classifier.settings_.data.max_length
     ids, places = tokenizer.encode(text), tokenizer.spans(text)
