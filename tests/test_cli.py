@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 import pytest
+from conftest import write_examples
 from typer import Option, Typer
 from typer.main import get_command
 from typer.testing import CliRunner, Result
@@ -214,6 +215,19 @@ def test_interruption_under_torchrun_does_not_guess_the_command(monkeypatch) -> 
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     result = CliRunner().invoke(failing(KeyboardInterrupt()), ["pretrain", "no run"])
     assert result.stderr.strip() == "Interrupted. Repeat the command with --resume to go on."
+
+
+def test_evaluate_warns_of_the_file_that_the_run_was_trained_on(shared_classifier, tmp_path):
+    train = shared_classifier.parent / "train.csv"
+    result = run("evaluate", shared_classifier, train)
+    assert result.exit_code == 0
+    assert result.stderr.startswith(
+        f"Warning: {shared_classifier} was trained on {train}, and has seen these answers. On new "
+        "texts it is likely worse: evaluate it on a file that it has not seen.\n"
+    )
+    assert run("evaluate", shared_classifier, train, "--quiet").stderr == ""
+    other = write_examples(tmp_path / "test.csv", 8, seed=9)
+    assert "Warning" not in run("evaluate", shared_classifier, other).stderr
 
 
 def test_broken_pipe_is_quiet() -> None:
