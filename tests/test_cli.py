@@ -8,10 +8,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import pytest
-from typer import Typer
+from conftest import write_examples
+from typer import Option, Typer
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
@@ -169,7 +170,12 @@ def failing(error: BaseException) -> Typer:
     failing_app = Typer(cls=type(get_command(app)), pretty_exceptions_enable=False)
 
     @failing_app.command()
-    def pretrain(resume: bool = False) -> None:
+    def pretrain(out: Path, resume: Annotated[bool, Option("--resume")] = False) -> None:
+        with terminal.told_when_interrupted(out):
+            raise error
+
+    @failing_app.command()
+    def tokenize() -> None:
         raise error
 
     @failing_app.command()
@@ -185,16 +191,43 @@ def test_bug_keeps_its_traceback() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "message"),
+    ("words", "message"),
     [
-        ("pretrain", "Interrupted. Repeat the command with --resume to go on."),
-        ("evaluate", "Interrupted."),
+        (["pretrain", "no run"], "Interrupted. Go on with:\n  regraft pretrain 'no run' --resume"),
+        (
+            ["pretrain", "--resume", "a run"],
+            "Interrupted. What is done is in a run. Go on with:\n"
+            "  regraft pretrain 'a run' --resume",
+        ),
+        (["tokenize"], "Interrupted. Go on with:\n  regraft tokenize"),
+        (["evaluate"], "Interrupted."),
     ],
 )
-def test_interruption_says_how_to_go_on(command: str, message: str) -> None:
-    result = CliRunner().invoke(failing(KeyboardInterrupt()), [command])
+def test_interruption_says_where_and_how_to_go_on(words, message, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a run").mkdir()
+    result = CliRunner().invoke(failing(KeyboardInterrupt()), words)
     assert result.exit_code == 130
     assert result.stderr.strip() == message
+
+
+def test_interruption_under_torchrun_does_not_guess_the_command(monkeypatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    result = CliRunner().invoke(failing(KeyboardInterrupt()), ["pretrain", "no run"])
+    assert result.stderr.strip() == "Interrupted. Repeat the command with --resume to go on."
+
+
+def test_evaluate_warns_of_the_file_that_the_run_was_trained_on(shared_classifier, tmp_path):
+    train = shared_classifier.parent / "train.csv"
+    result = run("evaluate", shared_classifier, train)
+    assert result.exit_code == 0
+    assert result.stderr.startswith(
+        f"Warning: {shared_classifier} was trained on {train}, and has seen these answers. On new "
+        "texts it is likely worse: evaluate it on a file that it has not seen.\n"
+    )
+    assert run("evaluate", shared_classifier, train, "--quiet").stderr == ""
+    other = write_examples(tmp_path / "test.csv", 8, seed=9)
+    assert "Warning" not in run("evaluate", shared_classifier, other).stderr
 
 
 def test_broken_pipe_is_quiet() -> None:

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from test_explanation import explanation
 from tiny_blends import blend_dir
 from typer.testing import CliRunner, Result
 
 from regraft.attribution import explain_text
 from regraft.cli import app
-from regraft.cli.explain import marked
+from regraft.cli.explain import marked, show_explanation
+from regraft.explanation import Explanation
 
 TEXT = "A superb camera, I love it, but the lid broke after a day."
 
@@ -33,6 +35,7 @@ def test_words_are_shown_with_signs_where_there_are_no_colours(run_dir):
     assert re.search(r"\w\[\+\+\+\]|\w\[---\]", result.stdout)
     assert re.search(r"\nfor: .+ \+\d\.\d\d\b", result.stdout)
     assert "\nagainst: " in result.stdout
+    assert "\n[+] to [+++] speak for " in result.stdout
     assert "completeness gap" in result.stdout
     assert "Method: contributions." in result.stdout
 
@@ -46,6 +49,55 @@ def test_words_are_coloured_in_a_terminal(run_dir):
     colour = "0;114;178" if strongest.score > 0 else "198;83;0"
     assert f"\x1b[37;48;2;{colour}m{strongest.text}\x1b[0m" in shown
     assert "[+++]" not in shown
+
+
+def shown_in(terminal: dict[str, str], found: Explanation, capsys, monkeypatch) -> str:
+    for name in ("NO_COLOR", "COLORTERM", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"FORCE_COLOR": "1", **terminal}.items():
+        monkeypatch.setenv(name, value)
+    show_explanation(found)
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("terminal", "has_colours"),
+    [
+        ({"TERM": "xterm-256color"}, True),
+        ({"TERM": "xterm", "COLORTERM": "truecolor"}, True),
+        ({"TERM": "xterm-256color", "NO_COLOR": "1"}, False),
+        ({"TERM": "xterm"}, False),
+        ({"TERM": "dumb"}, False),
+    ],
+)
+def test_signs_stand_in_where_colours_would_not_tell(
+    run_dir, terminal, has_colours, capsys, monkeypatch
+):
+    found = explain_text(run_dir, TEXT)
+    shown = shown_in(terminal, found, capsys, monkeypatch)
+    assert ("[+++]" not in shown.partition("for ")[0]) == has_colours
+    legend = f"Blue speaks for {found.label}, orange against it, the stronger the more."
+    signs = f"[+] to [+++] speak for {found.label}, [-] to [---] against it."
+    assert (legend in shown, signs in shown) == (has_colours, not has_colours)
+
+
+def test_unread_words_are_told_apart(shared_classifier, capsys, monkeypatch):
+    found = explain_text(shared_classifier, "the plot is dull " * 1_000)
+    grey = shown_in({"TERM": "xterm-256color"}, found, capsys, monkeypatch)
+    assert grey.count("\x1b[38;5;244m") == found.num_unread
+    assert "; what is grey is not read." in grey
+    plain = shown_in({"TERM": "xterm", "NO_COLOR": "1"}, found, capsys, monkeypatch)
+    assert plain.count("[not read:] ") == 2, "before the first of them, and in the legend"
+    assert "; what stands behind [not read:] is not read." in plain
+    # 3,900 words that nobody reads are no reason.
+    assert max(int(count) for count in re.findall(r"\(x (\d+)\)", plain)) < 20
+
+
+def test_list_of_words_quotes_signs_and_leaves_out_nothing(capsys, monkeypatch):
+    found = explanation("good , so !", [1.0, -0.5, 0.001, -0.001])
+    shown = shown_in({}, found, capsys, monkeypatch)
+    assert "\nfor: good +1.00\n" in shown
+    assert "\nagainst: ',' -0.50\n" in shown
 
 
 def test_json_is_the_explanation(run_dir):

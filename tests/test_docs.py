@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import typer
 from conftest import make_examples, write_examples
-from test_serve_process import served
+from test_serve import served
 from typer.testing import CliRunner
 
 import regraft

@@ -59,6 +59,25 @@ def test_strongest_words_are_summed_and_sorted():
     assert [word.text for word in found.strongest(1)[0]] == ["good"]
 
 
+def test_strongest_words_count_only_what_is_read_and_shown():
+    found = explanation("good so never good good", [1.0, -0.001, 0.004, 0.0, 0.0], num_unread=2)
+    pro, contra = found.strongest()
+    assert [(word.text, word.count) for word in pro] == [("good", 1)]
+    assert contra == []
+
+
+def test_unread_words_are_the_last():
+    found = explanation("good so bad", [1.0, 0.0, 0.0], num_unread=2)
+    assert [found.is_unread(word) for word in found.words] == [False, True, True]
+    assert not any(map(explanation("good", [1.0]).is_unread, explanation("good", [1.0]).words))
+    page = explanation_to_html_fragment(found)
+    assert '<span class="rx-unread">so</span> <span class="rx-unread">bad</span>' in page
+    assert ".rx-unread " in explanation_css()
+    assert "The model does not read the last word." in facts_told(
+        explanation("good so", [1.0, 0.0], num_unread=1)
+    )
+
+
 def test_pieces_are_the_whole_text():
     text = "  one, two\n three "
     found = explanation(text, [1.0, 0.0, -1.0, 0.5])

@@ -4,11 +4,19 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import write_examples
+from conftest import TINY, write_examples
 
 from regraft.config import resolve
 from regraft.errors import DataError, RunFolderError
-from regraft.seal import Opened, check_sealed, file_fingerprint, leaked, open_sealed
+from regraft.finetune import finetune
+from regraft.seal import (
+    Opened,
+    check_sealed,
+    file_fingerprint,
+    leaked,
+    open_sealed,
+    part_in_training,
+)
 from regraft.text import Document, Example, Labels
 
 DATA = resolve("finetune").data
@@ -88,3 +96,25 @@ def test_leaks_are_exact_or_near() -> None:
     seen = (Document(text, "text.txt", 1) for text in [" ".join(words), "something else"])
     assert leaked(test, seen).tolist() == [True, True, False]
     assert leaked(test, []).tolist() == [False, False, False]
+
+
+def test_run_knows_the_file_it_was_trained_on(shared_classifier: Path, tmp_path: Path) -> None:
+    train = shared_classifier.parent / "train.csv"
+    assert part_in_training(shared_classifier, train, data=DATA) == "train"
+    copy = tmp_path / "named otherwise.csv"
+    copy.write_bytes(train.read_bytes())
+    assert part_in_training(shared_classifier, copy, data=DATA) == "train"
+    other = write_examples(tmp_path / "test.csv", 32, seed=4)
+    assert part_in_training(shared_classifier, other, data=DATA) is None
+    assert part_in_training(shared_classifier, "-", data=DATA) is None
+
+
+def test_run_knows_the_file_it_was_watched_on(shared_base: Path, tmp_path: Path) -> None:
+    files = {
+        name: write_examples(tmp_path / f"{name}.csv", 12, seed=n) for n, name in enumerate("abc")
+    }
+    settings = resolve("finetune", overrides={**TINY, "train.epochs": 1})
+    run = tmp_path / "run"
+    finetune(base=shared_base, train=files["a"], valid=files["b"], out=run, settings=settings)
+    found = [part_in_training(run, file, data=DATA) for file in files.values()]
+    assert found == ["train", "valid", None]

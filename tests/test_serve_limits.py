@@ -9,6 +9,7 @@ from regraft.serve.limits import (
     BodyReader,
     Limits,
     RefusedError,
+    counted,
     parse_text,
     parse_texts,
     text_schema,
@@ -52,11 +53,24 @@ def test_any_characters_are_taken_as_they_are(text):
             {"texts": list("abcd")},
             "texts holds 4 texts. A request has 1 to 3. Send them in several requests.",
         ),
-        ({"texts": ""}, "texts is empty. A text has 1 to 10. Leave it away."),
-        ({"texts": ["a", ""]}, "texts[1] is empty. A text has 1 to 10. Leave it away."),
+        (
+            {"texts": ""},
+            "texts is empty. A text has at least one character that is not blank. Send some text.",
+        ),
+        (
+            {"texts": ["a", ""]},
+            "texts[1] is empty. A text has at least one character that is not blank. Send some "
+            "text, or leave this one out of the list.",
+        ),
+        (
+            {"texts": ["a", " \n\u3000"]},
+            "texts[1] is blank. A text has at least one character that is not blank. Send some "
+            "text, or leave this one out of the list.",
+        ),
         (
             {"texts": ["a" * 11]},
-            "texts[0] has 11 characters. A text has 1 to 10. Shorten it, or cut it into several.",
+            "texts[0] has 11 characters. A text has at most 10 characters. Shorten it, or cut it "
+            "into several.",
         ),
         ({"texts": [1]}, "texts[0] is a number. It is a string. Put it in quotes."),
         ({"texts": [None]}, "texts[0] is null. It is a string. Put it in quotes."),
@@ -108,8 +122,13 @@ def test_what_is_no_json_is_refused(data, beginning):
 
 
 def test_text_to_explain_has_a_limit_of_its_own():
-    with pytest.raises(RefusedError, match=r"text has 6 characters\. A text has 1 to 5\."):
+    with pytest.raises(RefusedError, match=r"text has 6 characters\. A text has at most 5 char"):
         parse_text(body({"text": "abcdef"}), limits=SMALL)
+
+
+def test_numbers_go_with_their_nouns():
+    told = [counted(1, "text"), counted(1024, "text"), counted(1.0, "second"), counted(0.5, "hour")]
+    assert told == ["1 text", "1,024 texts", "1 second", "0.5 hours"]
 
 
 def test_body_up_to_the_limit_is_kept():
@@ -143,6 +162,6 @@ def test_body_announced_as_huge_is_not_read():
 
 def test_schema_tells_the_limits():
     one, many = texts_schema(SMALL)["properties"]["texts"]["anyOf"]
-    assert one == {"type": "string", "minLength": 1, "maxLength": 10}
+    assert one == {"type": "string", "pattern": r"\S", "minLength": 1, "maxLength": 10}
     assert (many["minItems"], many["maxItems"]) == (1, 3)
     assert text_schema(SMALL)["properties"]["text"]["maxLength"] == 5

@@ -150,7 +150,7 @@ class Explainer:
     def checked(self, explanation: Explanation) -> Explanation:
         """The same with its `agreement`: do leaving words out and the method rank them alike?"""
         again = self.explain(explanation.text, explanation.label, method="leave-one-out")
-        num_read = len(explanation.words) - explanation.num_unread
+        num_read = explanation.num_read
         agreement = rank_correlation(
             np.array([word.score for word in explanation.words[:num_read]]),
             np.array([word.score for word in again.words[:num_read]]),
@@ -264,7 +264,7 @@ def _checked_text(text: str) -> tuple[str, list[Span]]:
     text = without_surrogates(text)
     spans = word_spans(text)
     if not spans:
-        what = "is empty" if not text else f"has no word, only {len(text):,} blank characters"
+        what = "has no word in it" if text else "is empty"
         raise DataError(
             f"The text {what}.", "An explanation scores words.", remedy="Give some text."
         )
@@ -276,8 +276,9 @@ def _integrated_gradients(
 ) -> _Found:
     """Gradients averaged on the way from average tokens to those of the text (arXiv 1703.01365).
 
-    Not captum's: the bag has two tables of vectors that have to go the way together, and the number
-    of steps is to follow from the gap.
+    Not captum's, though a test holds that its scores are the same: its path starts at tokens, not
+    at their average, a bag's two tables have to go the way together, and the number of steps is to
+    follow from the gap.
     """
     tokenizer, max_length = classifier.tokenizer_, classifier.settings_.data.max_length
     ids, places = tokenizer.encode(text), tokenizer.spans(text)

@@ -86,12 +86,25 @@ class Explanation:
             return [0] * len(self.words)
         return [round(NUM_LEVELS * word.score / most) for word in self.words]
 
+    @property
+    def num_read(self) -> int:
+        """Words that the model reads: the first ones."""
+        return len(self.words) - self.num_unread
+
+    def is_unread(self, word: Word) -> bool:
+        """Does it stand behind all that the model reads?"""
+        return self.num_unread > 0 and word.start >= self.words[self.num_read].start
+
     def strongest(self, num: int = NUM_STRONGEST) -> tuple[list[StrongWord], list[StrongWord]]:
-        """The words that speak most for the label, and those most against; repeats are summed."""
+        """The words that speak most for the label, and those most against; repeats are summed.
+
+        Words that are not read do not count, nor do those whose score is shown as nothing.
+        """
         scores: defaultdict[str, list[float]] = defaultdict(list)
-        for word in self.words:
+        for word in self.words[: self.num_read]:
             scores[word.text.casefold()].append(word.score)
         found = [StrongWord(text, sum(parts), len(parts)) for text, parts in scores.items()]
+        found = [word for word in found if signed(word.score) != signed(0)]
         pro = sorted((word for word in found if word.score > 0), key=lambda word: -word.score)
         contra = sorted((word for word in found if word.score < 0), key=lambda word: word.score)
         return pro[:num], contra[:num]
@@ -139,7 +152,7 @@ def explanation_to_html_fragment(explanation: Explanation) -> str:
     classes (`rx-for rx-7`), not style attributes, so that a strict content policy lets them pass.
     """
     found = explanation
-    words = "".join(_marked(piece, word, level) for piece, word, level in found.pieces())
+    words = "".join(_marked(found, *piece) for piece in found.pieces())
     pro, contra = found.strongest()
     facts = "".join(f"<li>{_shown(fact)}</li>" for fact in facts_told(found))
     return (
@@ -184,7 +197,11 @@ def facts_told(explanation: Explanation) -> list[str]:
             f"The prediction is {found.predicted} ({found.probabilities[found.predicted]:.1%})."
         )
     if found.num_unread:
-        told.append(f"The model does not read the last {found.num_unread:,} words.")
+        told.append(
+            "The model does not read the last word."
+            if found.num_unread == 1
+            else f"The model does not read the last {found.num_unread:,} words."
+        )
     if found.num_together > 1:
         told.append(
             f"The text is long: {found.num_together} neighbours at a time were left out, and share "
@@ -195,7 +212,9 @@ def facts_told(explanation: Explanation) -> list[str]:
     return told
 
 
-def _marked(piece: str, word: Word | None, level: int) -> str:
+def _marked(found: Explanation, piece: str, word: Word | None, level: int) -> str:
+    if word is not None and found.is_unread(word):
+        return f'<span class="rx-unread">{_shown(piece)}</span>'
     if word is None or level == 0:
         return _shown(piece)
     side = "for" if level > 0 else "against"
@@ -208,7 +227,7 @@ def _marked(piece: str, word: Word | None, level: int) -> str:
 def _top(side: str, words: list[StrongWord]) -> str:
     rows = "".join(
         f"<tr><th scope='row'><bdi>{_shown(word.text)}</bdi>"
-        f"{f' <small>x {word.count}</small>' if word.count > 1 else ''}</th>"
+        f"{f' <small>x {word.count:,}</small>' if word.count > 1 else ''}</th>"
         f"<td>{signed(word.score)}</td></tr>"
         for word in words
     )

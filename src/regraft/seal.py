@@ -1,7 +1,8 @@
 """The sealed test file: opened by one function, once every choice is frozen, and written down.
 
 Comes in: the path of a test file. Goes out: its examples, and every opening of that file which the
-ledger beside the run knows of; which of its texts were seen before. Knows no model.
+ledger beside the run knows of; which of its texts were seen before, and whether a run was trained
+on the very file. Knows no model.
 """
 
 import dataclasses
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from filelock import FileLock
@@ -21,7 +22,8 @@ from numpy.typing import NDArray
 from regraft.config import DataSettings
 from regraft.errors import RunFolderError
 from regraft.evidence import Opening
-from regraft.finetune import examples_fingerprint
+from regraft.finetune import VALID_SHARE, examples_fingerprint
+from regraft.runfolder import read_info, read_settings
 from regraft.runtime import SILENT, Progress, write_json
 from regraft.text import (
     Document,
@@ -30,6 +32,7 @@ from regraft.text import (
     check_labels_known,
     find_leaks,
     load_examples,
+    split_examples,
 )
 from regraft.text.lines import STANDARD_INPUT
 
@@ -123,6 +126,26 @@ def file_fingerprint(path: str | Path) -> str:
             while block := opened.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()[:16]
+
+
+def part_in_training(
+    run_dir: Path, path: str | Path, *, data: DataSettings
+) -> Literal["train", "valid"] | None:
+    """What a labelled file was when a run was trained, as far as run.json tells: None if nothing.
+
+    Hashes of the examples in order are all that a run keeps: a part of its file, or the file in
+    another order, is not known again.
+    """
+    known = read_info(run_dir).fingerprints
+    if Path(path) == STANDARD_INPUT:  # can be read once only
+        return None
+    examples = load_examples(path, data=data)
+    # Where no valid was given, the run knows the file without what was held out.
+    seed = read_settings(run_dir).train.seed
+    rest, _ = split_examples(examples, share=VALID_SHARE, seed=seed)
+    if known.get("train") in [examples_fingerprint(part) for part in (examples, rest)]:
+        return "train"
+    return "valid" if known.get("valid") == examples_fingerprint(examples) else None
 
 
 def leaked(

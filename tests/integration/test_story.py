@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -176,7 +177,11 @@ def test_control_c_saves_and_says_how_to_go_on(story: Story, tmp_path: Path) -> 
         process.kill()
     assert process.returncode == 130
     assert stdout == ""
-    assert stderr.splitlines()[-1] == "Interrupted. Repeat the command with --resume to go on."
+    again = shlex.join(["regraft", *command[3:], "--resume"])
+    assert stderr.splitlines()[-2:] == [
+        f"Interrupted. What is done is in {out}. Go on with:",
+        f"  {again}",
+    ]
     assert "Traceback" not in stderr
     (checkpoint,) = (out / "checkpoints").iterdir()
     assert checkpoint.name.isdigit()

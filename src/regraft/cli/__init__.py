@@ -4,6 +4,8 @@ One thin function a command, in the modules beside this one; each imports the li
 that `regraft --help` loads no torch. The only place that prints, exits or catches RegraftError.
 """
 
+import os
+import shlex
 import sys
 from typing import Annotated, Any
 
@@ -50,6 +52,8 @@ _ORDER = (
 )
 EXIT_MISTAKE = 2
 EXIT_INTERRUPTED = 130
+# Where the context of the command keeps its words.
+_WORDS = f"{__name__}.words"
 
 
 class _Commands(TyperGroup):
@@ -68,13 +72,27 @@ class _Commands(TyperGroup):
             terminal.show_error(str(error))
             raise typer.Exit(EXIT_MISTAKE) from error
         except KeyboardInterrupt as interrupt:
-            command = self.commands.get(ctx.invoked_subcommand or "")
-            can_resume = command and any(option.name == "resume" for option in command.params)
-            how = " Repeat the command with --resume to go on." if can_resume else ""
-            if ctx.invoked_subcommand == "tokenize":
-                how = " Repeat the command to go on."
-            terminal.show_message(f"Interrupted.{how}")
+            where = f" What is done is in {interrupt}." if str(interrupt) else ""
+            terminal.show_message(f"Interrupted.{where}{self._way_on(ctx)}")
             raise typer.Exit(EXIT_INTERRUPTED) from interrupt
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keeps the words of the command, for one that is interrupted."""
+        ctx.meta[_WORDS] = list(args)
+        parsed: list[str] = super().parse_args(ctx, args)
+        return parsed
+
+    def _way_on(self, ctx: Any) -> str:
+        """The command that goes on where this one was interrupted; nothing if there is none."""
+        command = self.commands.get(ctx.invoked_subcommand or "")
+        can_resume = command and any(option.name == "resume" for option in command.params)
+        if not can_resume and ctx.invoked_subcommand != "tokenize":
+            return ""
+        flags = ["--resume"] if can_resume else []
+        if "TORCHELASTIC_RUN_ID" in os.environ:  # what torchrun was told is not known here
+            return f" Repeat the command{' with --resume' if can_resume else ''} to go on."
+        words = [word for word in ctx.meta[_WORDS] if word not in flags]
+        return f" Go on with:\n  {shlex.join(['regraft', *words, *flags])}"
 
 
 # Plain help: rich's own would cost more time than all else in `regraft --help`.

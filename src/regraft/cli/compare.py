@@ -180,7 +180,10 @@ def compare(
         from regraft.compare import compare as run
         from regraft.subsets import parse_sizes
 
-        with terminal.progress_on_stderr(quiet=quiet) as progress:
+        with (
+            terminal.progress_on_stderr(quiet=quiet) as progress,
+            terminal.told_when_interrupted(out),
+        ):
             tell_assumed(base, settings=settings, progress=progress)
             comparison = run(
                 base=base,
@@ -210,7 +213,10 @@ def _repeat(report: Path, *, how: dict[str, Any], quiet: bool) -> Any:
 
     like = load_comparison(report)
     request = read_request(like, source=report)
-    with terminal.progress_on_stderr(quiet=quiet) as progress:
+    with (
+        terminal.progress_on_stderr(quiet=quiet) as progress,
+        terminal.told_when_interrupted(how["out"]),
+    ):
         return run_request(request, like=like, progress=progress, **how)
 
 

@@ -12,12 +12,14 @@ from regraft.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from regraft.explanation import Explanation
+    from regraft.explanation import Explanation, StrongWord
 
 # Background colours of the 256 that terminals know, from faint to strong; ink that reads on each.
 _BLUES = ("#dbeaf5", "#9cc9e8", "#4a9fd6", "#0072b2")
 _ORANGES = ("#fae3d3", "#f3bd95", "#e88a4a", "#c65300")
 _INKS = ("black", "black", "black", "white")
+_GREY = "grey50"
+_UNREAD = "[not read:]"
 
 
 def explain(
@@ -97,19 +99,19 @@ def show_explanation(found: "Explanation") -> None:
     """The label, the text with its words marked, the strongest words, how far to trust them."""
     from rich.console import Console
 
-    from regraft.explanation import facts_told, harmless, signed
+    from regraft.explanation import facts_told, harmless
 
     console = Console(highlight=False, markup=False, emoji=False)
     console.print(f"{harmless(found.label)} ({found.probability:.1%})\n", style="bold")
-    has_colours = console.is_terminal and console.color_system is not None
+    # With fewer colours, faint blue and faint orange become the same grey.
+    has_colours = console.is_terminal and not console.no_color
+    has_colours = has_colours and console.color_system in ("256", "truecolor")
     console.print(marked(found, has_colours=has_colours), soft_wrap=True)
+    legend = harmless(_legend(found, has_colours=has_colours))
+    console.print(f"\n{legend}", style="dim", soft_wrap=True)
     pro, contra = found.strongest()
     for side, words in (("for", pro), ("against", contra)):
-        told = ", ".join(
-            f"{harmless(word.text)} {signed(word.score)}"
-            + (f" (x {word.count})" if word.count > 1 else "")
-            for word in words
-        )
+        told = ", ".join(map(_told, words))
         console.print(f"\n{side}: {told or 'no word'}", soft_wrap=True)
     console.print()
     for fact in facts_told(found):
@@ -126,7 +128,11 @@ def marked(found: "Explanation", *, has_colours: bool) -> "Text":
     for piece, word, level in found.pieces():
         # Four shades are all that an eye tells apart in a terminal.
         shade = -(-abs(level) * len(_BLUES) // NUM_LEVELS)
-        if word is None or shade == 0:
+        if word is not None and found.is_unread(word):
+            if not has_colours and word == found.words[found.num_read]:
+                marked_text.append(f"{_UNREAD} ")
+            marked_text.append(harmless(piece), style=_GREY)
+        elif word is None or shade == 0:
             marked_text.append(harmless(piece))
         elif has_colours:
             colours = _BLUES if level > 0 else _ORANGES
@@ -136,6 +142,24 @@ def marked(found: "Explanation", *, has_colours: bool) -> "Text":
             sign = ("+" if level > 0 else "-") * min(shade, 3)
             marked_text.append(f"{harmless(piece)}[{sign}]")
     return marked_text
+
+
+def _legend(found: "Explanation", *, has_colours: bool) -> str:
+    """What the marks mean."""
+    if not has_colours:
+        unread = f"; what stands behind {_UNREAD} is not read" if found.num_unread else ""
+        return f"[+] to [+++] speak for {found.label}, [-] to [---] against it{unread}."
+    unread = "; what is grey is not read" if found.num_unread else ""
+    return f"Blue speaks for {found.label}, orange against it, the stronger the more{unread}."
+
+
+def _told(word: "StrongWord") -> str:
+    from regraft.explanation import harmless, signed
+
+    # A comma would be lost between the commas of the list.
+    is_sign = not any(map(str.isalnum, word.text))
+    times = f" (x {word.count:,})" if word.count > 1 else ""
+    return f"{harmless(repr(word.text) if is_sign else word.text)} {signed(word.score)}{times}"
 
 
 def _given_text(text: str | None, file: Path | None) -> str:

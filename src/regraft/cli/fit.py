@@ -98,7 +98,7 @@ def fit(
     from regraft.fitted import final_score
     from regraft.report.fitted import write_fit_report
 
-    with terminal.progress_on_stderr(quiet=quiet) as progress:
+    with terminal.progress_on_stderr(quiet=quiet) as progress, terminal.told_when_interrupted(out):
         progress.say(f"Run folder: {out}")
         result = run(
             texts,

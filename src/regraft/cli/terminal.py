@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regraft.runtime import SILENT, Progress
@@ -60,6 +61,17 @@ def progress_on_stderr(*, quiet: bool) -> Iterator[Progress]:
             bars.close()
     else:
         yield Lines()
+
+
+@contextlib.contextmanager
+def told_when_interrupted(folder: Path) -> Iterator[None]:
+    """Ctrl-C and SIGTERM inside name the folder, if anything is in it yet."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        if not folder.exists():
+            raise
+        raise KeyboardInterrupt(folder) from interrupt
 
 
 class Bars:

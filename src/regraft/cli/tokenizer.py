@@ -151,7 +151,7 @@ def tokenize(
         flags=data_flags(text=text, encoding=encoding, documents=documents),
     )
     loaded = load_tokenizer(tokenizer)
-    with terminal.progress_on_stderr(quiet=quiet) as progress:
+    with terminal.progress_on_stderr(quiet=quiet) as progress, terminal.told_when_interrupted(out):
         written = write_store(
             texts,
             data=settings.data,

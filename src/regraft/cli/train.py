@@ -81,7 +81,7 @@ def pretrain(
     )
     from regraft.pretrain import pretrain as run
 
-    with terminal.progress_on_stderr(quiet=quiet) as progress:
+    with terminal.progress_on_stderr(quiet=quiet) as progress, terminal.told_when_interrupted(out):
         result = run(
             texts,
             out=out,
@@ -262,7 +262,7 @@ def finetune(
     from regraft.finetune import finetune as run
     from regraft.selftraining import self_train as run_rounds
 
-    with terminal.progress_on_stderr(quiet=quiet) as progress:
+    with terminal.progress_on_stderr(quiet=quiet) as progress, terminal.told_when_interrupted(out):
         tell_assumed(base_path, settings=settings, progress=progress)
         if adapt is not None and base_path is not None:
             base_path = adapt_base(

@@ -16,6 +16,14 @@ from regraft.errors import ConfigError
 if TYPE_CHECKING:
     from regraft.text import Document
 
+# What a score is worth, on a file that a run knows.
+_SEEN = {
+    "train": "{run} was trained on {file}, and has seen these answers. On new texts it is likely "
+    "worse: evaluate it on a file that it has not seen.",
+    "valid": "{run} was chosen by how it did on {file}, so its score there is likely a little too "
+    "good. Evaluate it on a file that it has not seen.",
+}
+
 
 def evaluate(
     run: options.RunFolder,
@@ -40,6 +48,7 @@ def evaluate(
     from regraft.evaluate import evaluate as run_evaluate
     from regraft.fitted import evaluate_fitted
     from regraft.runfolder import read_info
+    from regraft.seal import part_in_training
 
     _check_finetuned(run)
     flags = data_flags(
@@ -52,6 +61,8 @@ def evaluate(
     data = data_of(run, flags)
     evaluation: Evaluation | SetEvaluation
     with terminal.progress_on_stderr(quiet=quiet) as progress:
+        if (part := part_in_training(run, file, data=data)) is not None:
+            progress.say(f"Warning: {_SEEN[part].format(file=file, run=run)}")
         if read_info(run).kind == "blend":
             evaluation = evaluate_fitted(run, file, data=data, progress=progress)["blend"]
         else:

@@ -18,11 +18,13 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
+from regraft.classifier import prediction
 from regraft.errors import DataError
 from regraft.serve.limits import (
     BodyReader,
     Limits,
     RefusedError,
+    counted,
     failure,
     parse_text,
     parse_texts,
@@ -30,7 +32,7 @@ from regraft.serve.limits import (
     texts_schema,
 )
 from regraft.serve.metrics import CONTENT_TYPE, Counting, Metrics
-from regraft.serve.queue import BatchQueue
+from regraft.serve.queue import Answer, BatchQueue
 from regraft.serve.reload import Reloader
 
 
@@ -60,17 +62,24 @@ class WordScore(BaseModel):
 
 
 class Explained(BaseModel):
-    """The answer to /v1/explain: what moved the decision, in log-odds of the label."""
+    """The answer to /v1/explain: what moved the decision, in log-odds of the label.
 
-    model: str
-    label: str
-    probability: float
-    probabilities: dict[str, float]
-    method: str
-    words: list[WordScore]
+    The scores of all words + elsewhere = output - baseline + gap.
+    """
+
+    model: str = Field(description="The run that answered: its name and fingerprint.")
+    label: str = Field(description="The most probable label, which is explained.")
+    probability: float = Field(description="Of that label.")
+    probabilities: dict[str, float] = Field(description="Of every label.")
+    method: str = Field(description="How the scores were found.")
+    words: list[WordScore] = Field(description="All words of the text, in its order.")
+    elsewhere: float = Field(description="Score of what belongs to no word.")
     baseline: float = Field(description="Log-odds where no word has been read.")
+    baseline_name: str = Field(description="What is read there, in words.")
     output: float = Field(description="Log-odds for this text.")
-    gap: float = Field(description="All scores less output - baseline; 0 is complete.")
+    gap: float = Field(
+        description="Scores of words + elsewhere - (output - baseline): 0 if none is missing."
+    )
     num_unread: int = Field(description="Words at the end that the model does not read.")
 
 
@@ -170,14 +179,16 @@ def build_app(
         """Which words moved the decision about a text."""
         text = parse_text(await _body_of(request, limits=limits), limits=limits)
         answer = await queue.explain(text)
-        explained = Explained.model_validate({"model": answer.engine.model, **answer.values[0]})
-        return JSONResponse(explained.model_dump())
+        return JSONResponse(_explained(answer).model_dump())
 
+    # Those who watch servers ask by HEAD, too, and read the status alone.
+    @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", responses={200: {"model": Health}})
     async def healthz() -> Response:
         """Is the process alive?"""
         return JSONResponse({"status": "ok"})
 
+    @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz", responses={200: {"model": Readiness}, 503: {"model": Readiness}})
     async def readyz(request: Request) -> Response:
         """Can it answer, and with what? A run folder that is gone or damaged is told here."""
@@ -207,6 +218,13 @@ def build_app(
     routes = ("/v1/classify", "/v1/explain", "/healthz", "/readyz", "/metrics", "/openapi.json")
     app.add_middleware(Counting, metrics=metrics, routes=routes)
     return app
+
+
+def _explained(answer: Answer) -> Explained:
+    """Probabilities are told as /v1/classify tells them; log-odds in full, so that they add up."""
+    (found,) = answer.values
+    told = prediction(answer.engine.labels, list(found["probabilities"].values()))
+    return Explained.model_validate({**found, **told, "model": answer.engine.model})
 
 
 def _body(schema: dict[str, Any], *, example: dict[str, Any]) -> dict[str, Any]:
@@ -239,7 +257,7 @@ async def _body_of(request: Request, *, limits: Limits) -> bytes:
     except asyncio.TimeoutError as error:
         raise RefusedError(
             408,
-            f"The body did not arrive within {limits.seconds:g} seconds.",
+            f"The body did not arrive within {counted(limits.seconds, 'second')}.",
             remedy="Send it again.",
             headers={"Connection": "close"},
         ) from error

@@ -55,6 +55,12 @@ class RefusedError(RegraftError):
         return {"problem": self.problem, "expected": self.expected, "remedy": self.remedy}
 
 
+def counted(number: float, noun: str) -> str:
+    """`1 second`, `0.5 seconds`, `1,024 texts`."""
+    told = f"{number:,}" if isinstance(number, int) else f"{number:g}"
+    return f"{told} {noun}{'' if number == 1 else 's'}"
+
+
 def failure() -> RefusedError:
     """A fault of ours: what it was stands in the log, and is nobody else's business."""
     return RefusedError(
@@ -144,7 +150,7 @@ def text_schema(limits: Limits) -> dict[str, Any]:
 
 
 def _text_schema(most: int) -> dict[str, Any]:
-    return {"type": "string", "minLength": 1, "maxLength": most}
+    return {"type": "string", "pattern": r"\S", "minLength": 1, "maxLength": most}
 
 
 def _body_schema(name: str, schema: dict[str, Any]) -> dict[str, Any]:
@@ -202,12 +208,21 @@ def _checked(text: object, *, place: str, most: int) -> str:
         raise RefusedError(
             422, f"{place} is {_json_name(text)}.", "It is a string.", remedy="Put it in quotes."
         )
-    if not 1 <= len(text) <= most:
+    if len(text) > most:
         raise RefusedError(
             422,
-            f"{place} has {len(text):,} characters." if text else f"{place} is empty.",
-            f"A text has 1 to {most:,}.",
-            remedy="Shorten it, or cut it into several." if text else "Leave it away.",
+            f"{place} has {len(text):,} characters.",
+            f"A text has at most {counted(most, 'character')}.",
+            remedy="Shorten it, or cut it into several.",
+        )
+    if not text.strip():
+        raise RefusedError(
+            422,
+            f"{place} is {'blank' if text else 'empty'}.",
+            "A text has at least one character that is not blank.",
+            remedy="Send some text, or leave this one out of the list."
+            if place.endswith("]")
+            else "Send some text.",
         )
     try:
         text.encode("utf-8")

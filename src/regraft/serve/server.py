@@ -18,7 +18,7 @@ from regraft.errors import ConfigError
 from regraft.runtime import SILENT, Progress
 from regraft.serve.app import build_app
 from regraft.serve.engine import Engine, Runtime, load_engine
-from regraft.serve.limits import Limits
+from regraft.serve.limits import Limits, counted
 from regraft.serve.metrics import Metrics
 from regraft.serve.queue import BatchQueue
 from regraft.serve.reload import WATCH_SECONDS, Reloader
@@ -63,7 +63,7 @@ def serve(
         )
         with _quiet_signals():
             server.run(sockets=[listener])
-    progress.say(f"Stopped after {metrics.num_requests:,} requests, all of them answered.")
+    progress.say(f"Stopped after {counted(metrics.num_requests, 'request')}, all of them answered.")
 
 
 def build_server(
