@@ -131,7 +131,7 @@ def test_full_queue_refuses_and_recovers():
         assert caught.value.status == 429
         assert caught.value.headers == {"Retry-After": "1"}
         assert str(caught.value) == (
-            "4 texts are waiting. At most 4 may wait. Try again in 1 seconds."
+            "Waiting already: 4 texts. At most 4 may wait. Try again in 1 second."
         )
         classifier.gate.set()
         await asyncio.gather(first, *waiting)

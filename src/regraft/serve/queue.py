@@ -17,7 +17,7 @@ from typing import Any
 
 from regraft.errors import RegraftError
 from regraft.serve.engine import Engine
-from regraft.serve.limits import Limits, RefusedError, failure
+from regraft.serve.limits import Limits, RefusedError, counted, failure
 
 _LOGGER = logging.getLogger(__name__)
 # In the queue, an explanation counts as so many texts: the model reads its text about as often.
@@ -104,7 +104,7 @@ class BatchQueue:
         except asyncio.TimeoutError as error:
             raise RefusedError(
                 503,
-                f"There was no answer within {self._limits.seconds:g} seconds.",
+                f"There was no answer within {counted(self._limits.seconds, 'second')}.",
                 "The request was dropped.",
                 remedy="Try again later, or send fewer and shorter texts.",
                 headers={"Retry-After": str(self._retry_seconds())},
@@ -114,9 +114,9 @@ class BatchQueue:
         seconds = self._retry_seconds()
         return RefusedError(
             429,
-            f"{self._cost_waiting:,} texts are waiting.",
+            f"Waiting already: {counted(self._cost_waiting, 'text')}.",
             f"At most {self._limits.max_waiting:,} may wait.",
-            remedy=f"Try again in {seconds} seconds.",
+            remedy=f"Try again in {counted(seconds, 'second')}.",
             headers={"Retry-After": str(seconds)},
         )
 
