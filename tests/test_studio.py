@@ -129,6 +129,8 @@ def test_a_text_gets_the_label_that_explain_gives_it(studio, folder):
     assert "".join(piece["text"] for piece in answer["pieces"]) == TEXT
     scores = [piece["score"] for piece in answer["pieces"] if piece["score"] is not None]
     assert scores == pytest.approx([word.score for word in expected.words], abs=1e-3)
+    for side, words in zip(("for", "against"), expected.strongest(), strict=True):
+        assert [word["text"] for word in answer["strongest"][side]] == [word.text for word in words]
 
 
 def test_attention_is_a_byte_for_each_weight(studio):
@@ -137,8 +139,24 @@ def test_attention_is_a_byte_for_each_weight(studio):
     length = len(found["tokens"])
     weights = np.frombuffer(base64.b64decode(found["weights"]), dtype=np.uint8)
     assert weights.size == found["num_layers"] * found["num_heads"] * length**2
-    rows = weights.reshape(-1, length).sum(axis=1) / 255
-    assert rows == pytest.approx(np.ones(len(rows)), abs=length / 255)
+    rows = ((weights.reshape(-1, length) / 255) ** 2).sum(axis=1)
+    assert rows == pytest.approx(np.ones(len(rows)), abs=length**0.5 / 255)
+    assert 0 < found["darkest"] <= 1
+
+
+def test_attention_in_a_long_text_keeps_small_weights_apart(tmp_path):
+    long = {"data.max_length": 90, "model.max_positions": 128}
+    write_run(
+        tmp_path / "long", preset="modern", objective="masked", pooling="mean", overrides=long
+    )
+    with running(tmp_path) as studio:
+        run_id, text = studio.run("long")["id"], " ".join([TEXT] * 12)
+        found = studio.client.post(f"/api/runs/{run_id}/attention", json={"text": text}).json()
+    assert len(found["tokens"]) == 90
+    shades = np.frombuffer(base64.b64decode(found["weights"]), dtype=np.uint8)
+    # A 90th of all would be 3 of 255 shades, were they spread evenly from 0 to 1.
+    assert np.median(shades) > 10
+    assert len(np.unique(shades)) > 30
 
 
 def test_a_base_continues_a_text_as_generate_does(studio, folder):
