@@ -329,9 +329,11 @@ def test_counted_equals_the_ledger_of_built_models():
     ("place", "problem"),
     [
         ("ledger?preset=lab&V=1&d=8&L=1&H=1", "V: input should be greater"),
+        ("ledger?preset=modern&V=100&d=8&L=0&H=1", "modern family cannot have 0 layers"),
         ("ledger?preset=nothing&V=100&d=8&L=1&H=1", "preset"),
         ("mask?causal=true&length=9999&padding=0&documents=1", "length"),
         ("mask?causal=true&length=4&padding=3&documents=3", "are left for 3 documents"),
+        ("mask?causal=true&length=4&padding=9&documents=1", "0 are left for 1 document"),
         ("positions?kind=rotary&length=8&width=7", "width: input should be a multiple of 2"),
     ],
 )

@@ -73,7 +73,7 @@ def mask_of(length: int, *, is_causal: bool, num_padding: int = 0, num_documents
     num_real = length - num_padding
     if num_documents > num_real:
         raise ConfigError(
-            f"{num_padding} of {length} positions are padding: {num_real} are left for "
+            f"{num_padding} of {length} positions are padding: {max(num_real, 0)} are left for "
             f"{num_documents} document{'s' if num_documents > 1 else ''}.",
             "Every document has at least one token.",
             remedy="Raise --length, or take less --padding or --packed.",

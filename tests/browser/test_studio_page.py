@@ -237,6 +237,77 @@ def test_a_slider_moves_by_keyboard_and_says_its_value(page, studio):
     assert shown_total(page) == 21_018_401 + 242_000
 
 
+def typed(page: Any, place: str, value: float) -> None:
+    page.fill(f"#{place}-typed", str(value))
+    page.keyboard.press("Tab")
+
+
+def test_values_are_typed_beside_sliders_and_kept_within_their_bounds(page, studio):
+    opened(page, studio, "inside")
+    wait_told(page, "ledger-total", "21,018,401")
+    typed(page, "ledger-d", 300)
+    expected = counted(Shape(preset="lab", V=50_001, d=300, L=4, H=2))
+    assert shown_total(page) == expected["total"]
+    wait_told(page, "ledger-check", "counts the same")
+    typed(page, "ledger-V", 9_999_999)
+    assert page.input_value("#ledger-V-typed") == "100001"
+    typed(page, "ledger-L", 0)
+    assert page.input_value("#ledger-L-typed") == "1"
+    page.select_option("#ledger-preset", "bag")
+    assert page.input_value("#ledger-L-typed") == "0"
+    assert page.is_disabled("#ledger-L")
+
+
+def test_classes_make_it_a_classifier_and_every_letter_is_told(page, studio):
+    opened(page, studio, "inside")
+    wait_told(page, "ledger-total", "21,018,401")
+    assert page.text_content("#ledger-letters") == "F = d = 200, feed-forward width"
+    typed(page, "ledger-C", 22)
+    assert page.input_value("#ledger-what") == "classifier"
+    expected = counted(Shape(preset="lab", V=50_001, d=200, L=4, H=2, C=22))
+    assert shown_total(page) == expected["total"]
+    for preset in shapes():
+        page.select_option("#ledger-preset", preset["name"])
+        told = page.text_content("#ledger-letters")
+        formulas = " ".join(page.locator("#ledger-terms td:nth-child(2)").all_inner_texts())
+        for letter in "FMN":
+            assert (letter in formulas) == (f"{letter} = " in told), preset["name"]
+
+
+def test_padding_is_drawn_as_padding_and_sliders_leave_room_for_documents(page, studio):
+    opened(page, studio, "inside")
+    page.select_option("#mask-causal", "false")
+    typed(page, "mask-form-documents", 3)
+    typed(page, "mask-form-padding", 12)
+    assert page.input_value("#mask-form-padding-typed") == "7"
+    page.wait_for_function("() => document.getElementById('mask-plot').data?.[0].z[0][9] === 2")
+    cells = page.evaluate("document.getElementById('mask-plot').data[0].z")
+    assert [line[:3] for line in cells[:3]] == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+    assert {cell for line in cells[3:] for cell in line} == {2}
+    assert {cell for line in cells for cell in line[3:]} == {2}
+    typed(page, "mask-form-length", 2)
+    assert page.input_value("#mask-form-documents-typed") == "2"
+    assert page.input_value("#mask-form-padding-typed") == "0"
+    wait_told(page, "mask-told", "documents do not read each other")
+    assert page.is_hidden("#problem")
+
+
+def test_a_quarter_and_three_quarters_of_a_turn_have_two_colours_and_names(page, studio):
+    opened(page, studio, "inside")
+    page.select_option("#positions-kind", "rotary")
+    page.wait_for_function(
+        "() => document.getElementById('positions-plot').data?.[0].colorbar.ticktext?.length"
+    )
+    scale, names = page.evaluate(
+        "(({ colorscale, colorbar }) => [colorscale, colorbar.ticktext])"
+        "(document.getElementById('positions-plot').data[0])"
+    )
+    colours = dict(scale)
+    assert colours[0] == colours[1]
+    assert len({colours[0], colours[0.25], colours[0.5], colours[0.75]}) == 4
+    assert names == ["no turn", "¼ turn", "½ turn", "¾ turn", "a turn"]
+
+
 def test_the_page_counts_as_ledger_py_does_for_any_shape(page, studio):
     opened(page, studio, "inside")
     source = random.Random(7)
@@ -301,7 +372,26 @@ def test_a_base_continues_a_text(page, studio):
     page.fill("#generate-prompt", "the story")
     page.get_by_role("button", name="Continue it").click()
     page.wait_for_selector("#generate-result:not([hidden])")
-    assert page.text_content("#generate-result").startswith("the story")
+    first = page.text_content("#generate-result")
+    assert first.startswith("the story")
+    assert page.text_content("#generate-told").startswith("This is seed 0")
+    page.focus("#generate-prompt")
+    page.keyboard.press("Control+Enter")
+    wait_told(page, "generate-told", "This is seed 1")
+    assert page.text_content("#generate-result") != first
+    page.fill("#generate-seed-typed", "0")
+    page.keyboard.press("Enter")
+    wait_told(page, "generate-told", "This is seed 0")
+    assert page.text_content("#generate-result") == first
+
+
+def test_a_base_begins_by_itself_and_at_temperature_0_says_that_nothing_is_drawn(page, studio):
+    opened(page, studio, "generate")
+    page.wait_for_selector("#generate-form:not([hidden])")
+    assert page.input_value("#generate-prompt") == ""
+    typed(page, "generate-temperature", 0)
+    page.get_by_role("button", name="Continue it").click()
+    wait_told(page, "generate-told", "At temperature 0 it is always the same text.")
 
 
 @pytest.mark.parametrize("width", [390, 1180])

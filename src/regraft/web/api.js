@@ -37,24 +37,30 @@ function tell(kind, text) {
   find("problem").hidden = texts.length === 0;
 }
 
-async function tried(kind, work) {
+const words = (error) => (error instanceof Refusal ? error.message : `The page failed: ${error.message}`);
+
+/** What the page does by itself, again and again; true if it worked. */
+export async function attempt(work) {
   try {
     await work();
-    tell(kind, "");
+    tell("watched", "");
     return true;
   } catch (error) {
-    tell(kind, error instanceof Refusal ? error.message : `The page failed: ${error.message}`);
+    tell("watched", words(error));
     return false;
   }
 }
 
-/** What the page does by itself, again and again; true if it worked. */
-export const attempt = (work) => tried("watched", work);
-
 /** What a person asked for; true if it worked. */
-export function obey(work) {
+export async function obey(work) {
   forgetProblem();
-  return tried("asked", work);
+  try {
+    await work();
+    return true;
+  } catch (error) {
+    tell("asked", words(error));
+    return false;
+  }
 }
 
 /** The person went on: what was refused before is no longer of interest. */
