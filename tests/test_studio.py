@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 from regraft.attribution import Explainer
 from regraft.cli import app
+from regraft.explain import learned_positions
 from regraft.generate import generate
 from regraft.ledger import ledger
 from regraft.serve.limits import RefusedError
@@ -350,6 +351,20 @@ def test_masks_and_positions_are_those_of_the_model(studio):
         found = studio.client.get(f"/api/inside/positions?kind={kind}&length=6&width=8").json()
         assert len(found["table"]) == 6
         assert found["told"]
+
+
+def test_positions_that_a_run_has_learned_are_drawn_and_others_refused(tmp_path):
+    write_run(tmp_path / "bert", preset="bert", objective="masked")
+    write_run(tmp_path / "lab", preset="lab", objective="causal")
+    with running(tmp_path) as studio:
+        run_id = studio.run("bert")["id"]
+        found = studio.client.get(f"/api/runs/{run_id}/positions").json()
+        assert np.shape(found["table"]) == (32, 24)
+        assert found["told"] == "A vector for each position that the run was trained on."
+        expected = learned_positions(tmp_path / "bert")
+        assert np.array(found["table"]) == pytest.approx(expected, abs=1e-4)
+        lab = studio.client.get(f"/api/runs/{studio.run('lab')['id']}/positions")
+        assert_refused(lab, 422, "is of the lab family")
 
 
 def test_texts_of_a_file_are_labelled_by_vectors_of_a_base(tmp_path, folder):

@@ -308,6 +308,21 @@ def test_a_quarter_and_three_quarters_of_a_turn_have_two_colours_and_names(page,
     assert names == ["no turn", "¼ turn", "½ turn", "¾ turn", "a turn"]
 
 
+def test_positions_of_a_run_are_drawn_as_it_learned_them(page, tmp_path):
+    write_run(tmp_path / "bert", preset="bert", objective="masked")
+    with running(tmp_path) as studio:
+        opened(page, studio, "inside")
+        page.locator("#positions-kind option", has_text="learned by bert").wait_for(
+            state="attached"
+        )
+        page.select_option("#positions-kind", label="learned by bert")
+        wait_told(page, "positions-told", "the run was trained on")
+        page.wait_for_function(
+            "() => document.getElementById('positions-plot').data[0].z.length === 32"
+        )
+        assert page.is_disabled("#positions-form-length")
+
+
 def test_the_page_counts_as_ledger_py_does_for_any_shape(page, studio):
     opened(page, studio, "inside")
     source = random.Random(7)

@@ -19,7 +19,7 @@ import torch
 from regraft.attribution import Explainer
 from regraft.classifier import TextClassifier
 from regraft.errors import ConfigError
-from regraft.explain import darkest_weight
+from regraft.explain import darkest_weight, learned_positions
 from regraft.explanation import StrongWord, facts_told, harmless
 from regraft.generate import generate
 from regraft.runfolder import LoadedRun, load_run
@@ -33,6 +33,7 @@ _MOST_WAITING = 8
 # One byte a weight: more tokens than fit are not drawn.
 _MOST_WEIGHTS = 2_000_000
 MOST_DRAWN_TOKENS = 96
+MOST_DRAWN_POSITIONS = 256
 MOST_NEW_TOKENS = 300
 
 
@@ -108,6 +109,16 @@ class Models:
             "weights": base64.b64encode(shades.tobytes()).decode("ascii"),
             "num_cut": max(len(ids) + tokenizer.num_framing - len(read), 0),
         }
+
+    def positions(self, run_dir: Path) -> dict[str, Any]:
+        """What a run of the bert family has learned of its positions, as much as is drawn."""
+        table_TD = learned_positions(run_dir)
+        drawn_TD = table_TD[:MOST_DRAWN_POSITIONS, :MOST_DRAWN_POSITIONS]
+        told = "A vector for each position that the run was trained on"
+        if drawn_TD.shape != table_TD.shape:
+            num_positions, width = table_TD.shape
+            told += f": the beginning of {num_positions:,} positions and {width:,} dimensions"
+        return {"table": np.round(drawn_TD, 4).tolist(), "told": f"{told}."}
 
     def continued(
         self, run_dir: Path, prompt: str, *, temperature: float, max_tokens: int, seed: int

@@ -18,6 +18,7 @@ const LETTERS = {
   M: ["positions that can be learned", () => number(preset.M)],
   N: ["pairs of neighbours", () => number(preset.N)],
 };
+const KINDS = [["sinusoidal", "sinusoidal"], ["rotary", "rotary"], ["learned", "learned, before training"]];
 const MOST_WRITTEN = 16;
 const MOST_PADDING = 12;
 const MOST_DOCUMENTS = 4;
@@ -27,6 +28,7 @@ let preset = null;
 let isVisible = false;
 const shape = {};
 const sliders = {};
+const ofPositions = {};
 const mask = { length: 10, padding: 0, documents: 1 };
 const positions = { length: 64, width: 64 };
 
@@ -97,11 +99,21 @@ function tieMask(sliders) {
 
 const showPositions = calmly(() => obey(async () => {
   const kind = find("positions-kind").value;
-  const found = await get(`/api/inside/positions?${new URLSearchParams({ kind, ...positions })}`);
+  const isOfRun = !KINDS.some(([name]) => name === kind);
+  for (const one of Object.values(ofPositions)) for (const part of ["input", "typed"]) one[part].disabled = isOfRun;
+  const found = await get(isOfRun ? `/api/runs/${kind}/positions` : `/api/inside/positions?${new URLSearchParams({ kind, ...positions })}`);
   find("positions-told").textContent = found.told;
   const x = kind === "rotary" ? "pair of columns" : "dimension";
   await drawTable(find("positions-plot"), found.table, { x, y: "position", isTurns: kind === "rotary" });
 }), 120);
+
+/** Runs of the bert family have learned positions of their own. */
+export function setRuns(all) {
+  const learned = all.filter((run) => run.family === "bert" && run.status === "complete");
+  const before = find("positions-kind").value;
+  fillSelect(find("positions-kind"), [...KINDS, ...learned.map((run) => [run.id, `learned by ${run.name}`])]);
+  if (isVisible && find("positions-kind").value !== before) showPositions();
+}
 
 /** A slider for each value; `onChange` is told which one moved. */
 function addSliders(form, prefix, values, made, onChange) {
@@ -134,10 +146,11 @@ export async function start() {
     showMask();
   });
   tieMask(ofMask);
-  addSliders(find("positions-form"), "positions-form", positions, {
+  Object.assign(ofPositions, addSliders(find("positions-form"), "positions-form", positions, {
     length: { name: "Positions", min: 8, max: 256, step: 8 },
     width: { name: "Width", min: 8, max: 256, step: 8 },
-  }, showPositions);
+  }, showPositions));
+  setRuns([]);
   find("ledger-preset").addEventListener("change", takePreset);
   find("ledger-what").addEventListener("change", count);
   find("mask-causal").addEventListener("change", showMask);

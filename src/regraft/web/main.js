@@ -37,6 +37,7 @@ function change(isFirst) {
 runs.watchRows((rows) => {
   attempts.setRuns(rows);
   generates.setRuns(rows);
+  insides.setRuns(rows);
 });
 api.start();
 for (const view of [attempts, insides, labels, generates]) view.start();
