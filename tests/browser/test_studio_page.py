@@ -91,7 +91,7 @@ def test_the_words_that_count_are_told_without_colours_and_the_run_is_named(page
     assert tables.locator("caption").all_inner_texts() == ["for the label", "against the label"]
     for place, words in enumerate((pro, contra)):
         told = tables.nth(place).locator("th bdi").all_inner_texts()
-        assert told == [word.text for word in words]
+        assert told == [word.text for word in words if abs(word.score) >= 0.005]
     assert page.text_content("#try-told").startswith("reviews says ")
     page.select_option("#try-run", label="bag")
     assert page.is_hidden("#try-result")

@@ -37,17 +37,20 @@ function word({ text, level, score }) {
   return make("mark", { class: `rx-${side} rx-${Math.abs(level)}`, title: `${side} the label: ${signed(score)}` }, text);
 }
 
-/** A score with its sign and two digits, or as many as a small one needs. */
-function signed(score) {
-  const digits = Math.abs(score) >= 0.005 || score === 0 ? 2 : Math.min(1 - Math.floor(Math.log10(Math.abs(score))), 6);
-  return `${score >= 0 ? "+" : "−"}${Math.abs(score).toFixed(digits)}`;
+const signed = (score, digits = 2) => `${score >= 0 ? "+" : "−"}${Math.abs(score).toFixed(digits)}`;
+
+/** Two digits, or as many as the strongest of these words needs. */
+function digitsOf(words) {
+  const most = Math.max(...words.map(({ score }) => Math.abs(score)), 1e-6);
+  return Math.max(1 - Math.floor(Math.log10(most)), 2);
 }
 
 /** The words that count most, in words: colours alone would tell nothing to who does not see them. */
-function top(side, words) {
-  const rows = words.map(({ text, score, count }) => make("tr", {},
+function top(side, words, digits) {
+  const counting = words.filter(({ score }) => Math.abs(score) >= 0.5 * 10 ** -digits);
+  const rows = counting.map(({ text, score, count }) => make("tr", {},
     make("th", { scope: "row" }, make("bdi", {}, text), count > 1 ? make("small", {}, ` × ${count}`) : null),
-    make("td", {}, signed(score))));
+    make("td", {}, signed(score, digits))));
   return make("table", { class: `rx-top rx-top-${side}` }, make("caption", {}, `${side} the label`),
     make("tbody", {}, ...(rows.length ? rows : [make("tr", {}, make("td", {}, "no word"))])));
 }
@@ -59,6 +62,8 @@ function withoutAttention(run) {
 }
 
 function showResult(run, found) {
+  const { for: pro, against } = found.strongest;
+  const digits = digitsOf([...pro, ...against]);
   const chances = Object.entries(found.probabilities).sort((a, b) => b[1] - a[1]);
   find("try-result").replaceChildren(
     make("h2", { class: "verdict" }, make("bdi", { id: "try-label" }, found.label), make("span", { id: "try-chance" }, percent(found.probability))),
@@ -67,7 +72,7 @@ function showResult(run, found) {
     make("div", { class: "rx" },
       make("p", { class: "rx-text", id: "try-words", dir: "auto" }, ...found.pieces.map(word)),
       make("p", { class: "note" }, "Blue with a solid line speaks for the label, orange with a dashed line against it."),
-      make("div", { class: "rx-tops", id: "try-tops" }, top("for", found.strongest.for), top("against", found.strongest.against)),
+      make("div", { class: "rx-tops", id: "try-tops" }, top("for", pro, digits), top("against", against, digits)),
       make("ul", { class: "rx-facts" }, ...found.facts.map((fact) => make("li", {}, fact)))),
     ...withoutAttention(run),
   );
