@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 from regraft.attribution import Explainer
 from regraft.cli import app
+from regraft.explain import learned_positions
 from regraft.generate import generate
 from regraft.ledger import ledger
 from regraft.serve.limits import RefusedError
@@ -129,6 +130,8 @@ def test_a_text_gets_the_label_that_explain_gives_it(studio, folder):
     assert "".join(piece["text"] for piece in answer["pieces"]) == TEXT
     scores = [piece["score"] for piece in answer["pieces"] if piece["score"] is not None]
     assert scores == pytest.approx([word.score for word in expected.words], abs=1e-3)
+    for side, words in zip(("for", "against"), expected.strongest(), strict=True):
+        assert [word["text"] for word in answer["strongest"][side]] == [word.text for word in words]
 
 
 def test_attention_is_a_byte_for_each_weight(studio):
@@ -137,8 +140,24 @@ def test_attention_is_a_byte_for_each_weight(studio):
     length = len(found["tokens"])
     weights = np.frombuffer(base64.b64decode(found["weights"]), dtype=np.uint8)
     assert weights.size == found["num_layers"] * found["num_heads"] * length**2
-    rows = weights.reshape(-1, length).sum(axis=1) / 255
-    assert rows == pytest.approx(np.ones(len(rows)), abs=length / 255)
+    rows = ((weights.reshape(-1, length) / 255) ** 2).sum(axis=1)
+    assert rows == pytest.approx(np.ones(len(rows)), abs=length**0.5 / 255)
+    assert 0 < found["darkest"] <= 1
+
+
+def test_attention_in_a_long_text_keeps_small_weights_apart(tmp_path):
+    long = {"data.max_length": 90, "model.max_positions": 128}
+    write_run(
+        tmp_path / "long", preset="modern", objective="masked", pooling="mean", overrides=long
+    )
+    with running(tmp_path) as studio:
+        run_id, text = studio.run("long")["id"], " ".join([TEXT] * 12)
+        found = studio.client.post(f"/api/runs/{run_id}/attention", json={"text": text}).json()
+    assert len(found["tokens"]) == 90
+    shades = np.frombuffer(base64.b64decode(found["weights"]), dtype=np.uint8)
+    # A 90th of all would be 3 of 255 shades, were they spread evenly from 0 to 1.
+    assert np.median(shades) > 10
+    assert len(np.unique(shades)) > 30
 
 
 def test_a_base_continues_a_text_as_generate_does(studio, folder):
@@ -311,9 +330,11 @@ def test_counted_equals_the_ledger_of_built_models():
     ("place", "problem"),
     [
         ("ledger?preset=lab&V=1&d=8&L=1&H=1", "V: input should be greater"),
+        ("ledger?preset=modern&V=100&d=8&L=0&H=1", "modern family cannot have 0 layers"),
         ("ledger?preset=nothing&V=100&d=8&L=1&H=1", "preset"),
         ("mask?causal=true&length=9999&padding=0&documents=1", "length"),
         ("mask?causal=true&length=4&padding=3&documents=3", "are left for 3 documents"),
+        ("mask?causal=true&length=4&padding=9&documents=1", "0 are left for 1 document"),
         ("positions?kind=rotary&length=8&width=7", "width: input should be a multiple of 2"),
     ],
 )
@@ -330,6 +351,20 @@ def test_masks_and_positions_are_those_of_the_model(studio):
         found = studio.client.get(f"/api/inside/positions?kind={kind}&length=6&width=8").json()
         assert len(found["table"]) == 6
         assert found["told"]
+
+
+def test_positions_that_a_run_has_learned_are_drawn_and_others_refused(tmp_path):
+    write_run(tmp_path / "bert", preset="bert", objective="masked")
+    write_run(tmp_path / "lab", preset="lab", objective="causal")
+    with running(tmp_path) as studio:
+        run_id = studio.run("bert")["id"]
+        found = studio.client.get(f"/api/runs/{run_id}/positions").json()
+        assert np.shape(found["table"]) == (32, 24)
+        assert found["told"] == "A vector for each position that the run was trained on."
+        expected = learned_positions(tmp_path / "bert")
+        assert np.array(found["table"]) == pytest.approx(expected, abs=1e-4)
+        lab = studio.client.get(f"/api/runs/{studio.run('lab')['id']}/positions")
+        assert_refused(lab, 422, "is of the lab family")
 
 
 def test_texts_of_a_file_are_labelled_by_vectors_of_a_base(tmp_path, folder):

@@ -232,6 +232,34 @@ def test_undo_shows_the_text_again_and_takes_back_what_was_learned(path):
     session.close()
 
 
+def test_undo_takes_back_what_was_done_last_a_label_or_a_skip(path):
+    session = open_session(path)
+    label_next(session)
+    skipped = session.next_text()["number"]
+    session.skip(skipped)
+    labelled = label_next(session)["number"]
+    assert session.undo()
+    assert (session.next_text()["number"], session.state()["num_labelled"]) == (labelled, 1)
+    assert session.undo()
+    assert (session.next_text()["number"], session.state()["num_labelled"]) == (skipped, 1)
+    assert session.state()["can_undo"]
+    assert session.undo()
+    assert not session.state()["can_undo"]
+    assert not session.undo()
+    session.close()
+
+
+def test_a_session_names_the_command_that_trains_on_its_labels(tmp_path):
+    session = open_session(tmp_path / "my labels.csv")
+    label_next(session, "positive")
+    assert session.state()["command"] == ""
+    label_next(session, "negative")
+    assert session.state()["command"] == (
+        f"regraft fit --text texts.txt --train '{tmp_path}/my labels.csv'"
+    )
+    session.close()
+
+
 def test_who_labels_faster_than_we_learn_is_shown_what_was_learned_so_far(path):
     session = open_session(path)
     session._vectors_ND = unit_length(word_vectors([one.text for one in documents()]))
@@ -268,6 +296,7 @@ def test_labels_for_another_text_or_class_are_refused(path):
     with pytest.raises(RefusedError, match="is not the one that is asked for now") as refusal:
         session.label(number + 1, "positive")
     assert refusal.value.status == 409
+    assert "Take the one that is shown now" in refusal.value.remedy
     with pytest.raises(RefusedError, match="'neutral' is no class of this session"):
         session.label(number, "neutral")
     assert session.state()["num_labelled"] == 0

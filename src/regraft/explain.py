@@ -73,7 +73,7 @@ def mask_of(length: int, *, is_causal: bool, num_padding: int = 0, num_documents
     num_real = length - num_padding
     if num_documents > num_real:
         raise ConfigError(
-            f"{num_padding} of {length} positions are padding: {num_real} are left for "
+            f"{num_padding} of {length} positions are padding: {max(num_real, 0)} are left for "
             f"{num_documents} document{'s' if num_documents > 1 else ''}.",
             "Every document has at least one token.",
             remedy="Raise --length, or take less --padding or --packed.",
@@ -383,7 +383,7 @@ def _panels(
     panel = float(np.clip(0.19 * length, 1.7, 6.0))
     figure = _figure((num_columns * (panel + 0.25) + 2.2, num_rows * (panel + 0.35) + 1.9))
     grid = figure.subplots(num_rows, num_columns, squeeze=False, sharex=True, sharey=True)
-    darkest = _darkest(weights)
+    darkest = darkest_weight(weights)
     # The square root keeps weak weights visible beside strong ones.
     norm = PowerNorm(0.5, vmin=0.0, vmax=darkest, clip=True)
     ticks = range(0, length, -(-length // _MAX_TOKEN_LABELS))
@@ -419,7 +419,7 @@ def _panels(
     return figure
 
 
-def _darkest(weights: Float[np.ndarray, "L H T T"]) -> float:
+def darkest_weight(weights: Float[np.ndarray, "L H T T"]) -> float:
     """The weight that gets the darkest colour: 1 in a short text, less in a long one."""
     # A causal token has few to choose from at the beginning: its weights there are always large.
     later = weights[:, :, weights.shape[2] // 4 :]

@@ -3,25 +3,20 @@
 Where there is no browser, these tests are skipped and say so.
 """
 
-import contextlib
-import csv
 import json
-import os
 import random
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browsers import PATIENCE, chromium
+from browsers import careful_page, chromium, opened, wait_told
 from conftest import make_examples
 from random_runs import LABELS, write_run
-from studios import documents, open_session, running
+from studios import open_session, running
 
+from regraft.attribution import Explainer
 from regraft.runfolder import RunFolder
 from regraft.studio.inside import Shape, counted, shapes
 
@@ -41,16 +36,8 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def page(browser) -> Iterator[Any]:
-    """A page in a profile of its own, which must not fail while a test uses it."""
-    context = browser.new_context(viewport={"width": 1180, "height": 860})
-    context.set_default_timeout(PATIENCE)
-    found = context.new_page()
-    failures: list[str] = []
-    found.on("pageerror", lambda error: failures.append(str(error)))
-    found.on("dialog", lambda dialog: failures.append(f"a dialog: {dialog.message}"))
-    yield found
-    context.close()
-    assert failures == []
+    with careful_page(browser) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -69,20 +56,6 @@ def studio(folder, tmp_path_factory) -> Iterator[Any]:
     session = open_session(tmp_path_factory.mktemp("labels") / "labels.csv")
     with running(folder, session=session) as found:
         yield found
-
-
-def wait_told(page: Any, place: str, text: str) -> None:
-    """Until an element says this."""
-    page.wait_for_function(
-        "([place, text]) => document.getElementById(place).textContent.includes(text)",
-        arg=[place, text],
-    )
-
-
-def opened(page: Any, studio: Any, view: str) -> Any:
-    page.goto(f"{studio.url}/#{view}")
-    page.wait_for_selector(f"#view-{view}:not([hidden])")
-    return page
 
 
 def classify(page: Any, text: str, *, run: str) -> None:
@@ -109,6 +82,52 @@ def test_a_review_gets_its_label_and_coloured_words(page, studio):
     assert len(colours) >= 2
 
 
+def test_the_words_that_count_are_told_without_colours_and_the_run_is_named(page, studio, folder):
+    opened(page, studio, "try")
+    text = make_examples(1, seed=4)[0][0]
+    classify(page, text, run="reviews")
+    pro, contra = Explainer.load(folder / "reviews").explain(text).strongest()
+    tables = page.locator("#try-tops table")
+    assert tables.locator("caption").all_inner_texts() == ["for the label", "against the label"]
+    for place, words in enumerate((pro, contra)):
+        told = tables.nth(place).locator("th bdi").all_inner_texts()
+        assert told == [word.text for word in words if abs(word.score) >= 0.005]
+    assert page.text_content("#try-told").startswith("reviews says ")
+    page.select_option("#try-run", label="bag")
+    assert page.is_hidden("#try-result")
+    assert page.is_hidden("#attention")
+    assert page.text_content("#try-told") == ""
+
+
+def test_a_refusal_stays_until_it_is_closed_or_something_else_is_done(page, studio):
+    opened(page, studio, "try")
+    classify(page, "the story is charming again", run="reviews")
+    page.fill("#try-text", "   ")
+    page.keyboard.press("Control+Enter")
+    wait_told(page, "problem", "The text has no word, only 3 blank characters.")
+    assert page.is_hidden("#try-result")
+    assert page.is_hidden("#attention")
+    with page.expect_response("**/api/runs"):  # what the page asks by itself, and gets
+        pass
+    page.wait_for_timeout(300)
+    assert page.is_visible("#problem")
+    page.get_by_role("button", name="Close").click()
+    assert page.is_hidden("#problem")
+    page.focus("#try-text")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector("#problem:not([hidden])")
+    page.fill("#try-text", "the story is charming again")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector("#try-label")
+    assert page.is_hidden("#problem")
+    page.fill("#try-text", "   ")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector("#problem:not([hidden])")
+    page.get_by_role("link", name="Inside").click()
+    page.wait_for_selector("#view-inside:not([hidden])")
+    assert page.is_hidden("#problem")
+
+
 def test_a_script_in_a_review_is_read_and_never_run(page, studio):
     opened(page, studio, "try")
     classify(page, REVIEW, run="reviews")
@@ -130,6 +149,7 @@ def test_attention_follows_the_mouse_and_the_keyboard(page, studio):
         "all => all.map(e => e.style.getPropertyValue('--depth'))"
     )
     assert len(set(depths)) > 1
+    assert 0.4 < max(map(float, depths)) <= 1
     page.focus("#attention-tokens .reader")
     page.keyboard.press("ArrowRight")
     assert page.locator("#attention-tokens .reader").get_attribute("data-place") == "2"
@@ -139,6 +159,44 @@ def test_a_bag_has_coloured_words_and_no_attention(page, studio):
     opened(page, studio, "try")
     classify(page, "the story is charming again", run="bag")
     assert page.is_hidden("#attention")
+    assert "in this model no token reads another" in page.text_content("#try-result")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_strongest_colour_of_attention_can_be_read_through(page, studio, scheme):
+    page.emulate_media(color_scheme=scheme)
+    opened(page, studio, "try")
+    classify(page, "the story is charming again", run="reviews")
+    page.wait_for_selector("#attention:not([hidden])")
+    page.evaluate(
+        "document.querySelector('#attention-tokens span').style.setProperty('--depth', '1')"
+    )
+    ink, shade, card = page.evaluate(
+        """() => {
+          const token = getComputedStyle(document.querySelector('#attention-tokens span'));
+          const card = getComputedStyle(document.getElementById('attention')).backgroundColor;
+          return [token.color, token.backgroundColor, card]
+            .map((colour) => colour.match(/[\\d.]+/g).map(Number));
+        }"""
+    )
+    mixed = [
+        shade[3] * over + (1 - shade[3]) * under for over, under in zip(shade, card, strict=False)
+    ]
+    assert contrast(ink[:3], mixed) >= 4.5
+
+
+def contrast(one: list[float], other: list[float]) -> float:
+    """As WCAG 2 counts it."""
+    darker, lighter = sorted(map(luminance, (one, other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def luminance(colour: list[float]) -> float:
+    parts = [part / 255 for part in colour]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    return sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 def shown_total(page: Any) -> int:
@@ -177,6 +235,92 @@ def test_a_slider_moves_by_keyboard_and_says_its_value(page, studio):
     page.keyboard.press("ArrowRight")
     assert page.get_attribute("#ledger-L", "aria-valuetext") == "5"
     assert shown_total(page) == 21_018_401 + 242_000
+
+
+def typed(page: Any, place: str, value: float) -> None:
+    page.fill(f"#{place}-typed", str(value))
+    page.keyboard.press("Tab")
+
+
+def test_values_are_typed_beside_sliders_and_kept_within_their_bounds(page, studio):
+    opened(page, studio, "inside")
+    wait_told(page, "ledger-total", "21,018,401")
+    typed(page, "ledger-d", 300)
+    expected = counted(Shape(preset="lab", V=50_001, d=300, L=4, H=2))
+    assert shown_total(page) == expected["total"]
+    wait_told(page, "ledger-check", "counts the same")
+    typed(page, "ledger-V", 9_999_999)
+    assert page.input_value("#ledger-V-typed") == "100001"
+    typed(page, "ledger-L", 0)
+    assert page.input_value("#ledger-L-typed") == "1"
+    page.select_option("#ledger-preset", "bag")
+    assert page.input_value("#ledger-L-typed") == "0"
+    assert page.is_disabled("#ledger-L")
+
+
+def test_classes_make_it_a_classifier_and_every_letter_is_told(page, studio):
+    opened(page, studio, "inside")
+    wait_told(page, "ledger-total", "21,018,401")
+    assert page.text_content("#ledger-letters") == "F = d = 200, feed-forward width"
+    typed(page, "ledger-C", 22)
+    assert page.input_value("#ledger-what") == "classifier"
+    expected = counted(Shape(preset="lab", V=50_001, d=200, L=4, H=2, C=22))
+    assert shown_total(page) == expected["total"]
+    for preset in shapes():
+        page.select_option("#ledger-preset", preset["name"])
+        told = page.text_content("#ledger-letters")
+        formulas = " ".join(page.locator("#ledger-terms td:nth-child(2)").all_inner_texts())
+        for letter in "FMN":
+            assert (letter in formulas) == (f"{letter} = " in told), preset["name"]
+
+
+def test_padding_is_drawn_as_padding_and_sliders_leave_room_for_documents(page, studio):
+    opened(page, studio, "inside")
+    page.select_option("#mask-causal", "false")
+    typed(page, "mask-form-documents", 3)
+    typed(page, "mask-form-padding", 12)
+    assert page.input_value("#mask-form-padding-typed") == "7"
+    page.wait_for_function("() => document.getElementById('mask-plot').data?.[0].z[0][9] === 2")
+    cells = page.evaluate("document.getElementById('mask-plot').data[0].z")
+    assert [line[:3] for line in cells[:3]] == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+    assert {cell for line in cells[3:] for cell in line} == {2}
+    assert {cell for line in cells for cell in line[3:]} == {2}
+    typed(page, "mask-form-length", 2)
+    assert page.input_value("#mask-form-documents-typed") == "2"
+    assert page.input_value("#mask-form-padding-typed") == "0"
+    wait_told(page, "mask-told", "documents do not read each other")
+    assert page.is_hidden("#problem")
+
+
+def test_a_quarter_and_three_quarters_of_a_turn_have_two_colours_and_names(page, studio):
+    opened(page, studio, "inside")
+    page.select_option("#positions-kind", "rotary")
+    page.wait_for_function(
+        "() => document.getElementById('positions-plot').data?.[0].colorbar.ticktext?.length"
+    )
+    scale, names = page.evaluate(
+        "(({ colorscale, colorbar }) => [colorscale, colorbar.ticktext])"
+        "(document.getElementById('positions-plot').data[0])"
+    )
+    colours = dict(scale)
+    assert colours[0] == colours[1]
+    assert len({colours[0], colours[0.25], colours[0.5], colours[0.75]}) == 4
+    assert names == ["no turn", "¼ turn", "½ turn", "¾ turn", "a turn"]
+
+
+def test_positions_of_a_run_are_drawn_as_it_learned_them(page, tmp_path):
+    write_run(tmp_path / "bert", preset="bert", objective="masked")
+    with running(tmp_path) as studio:
+        opened(page, studio, "inside")
+        page.locator("#positions-kind option", has_text="learned by bert").wait_for(
+            state="attached"
+        )
+        page.select_option("#positions-kind", label="learned by bert")
+        wait_told(page, "positions-told", "the run was trained on")
+        page.wait_for_function(
+            "() => document.getElementById('positions-plot').data[0].z.length === 32"
+        )
+        assert page.is_disabled("#positions-form-length")
 
 
 def test_the_page_counts_as_ledger_py_does_for_any_shape(page, studio):
@@ -243,85 +387,26 @@ def test_a_base_continues_a_text(page, studio):
     page.fill("#generate-prompt", "the story")
     page.get_by_role("button", name="Continue it").click()
     page.wait_for_selector("#generate-result:not([hidden])")
-    assert page.text_content("#generate-result").startswith("the story")
+    first = page.text_content("#generate-result")
+    assert first.startswith("the story")
+    assert page.text_content("#generate-told").startswith("This is seed 0")
+    page.focus("#generate-prompt")
+    page.keyboard.press("Control+Enter")
+    wait_told(page, "generate-told", "This is seed 1")
+    assert page.text_content("#generate-result") != first
+    page.fill("#generate-seed-typed", "0")
+    page.keyboard.press("Enter")
+    wait_told(page, "generate-told", "This is seed 0")
+    assert page.text_content("#generate-result") == first
 
 
-def num_labelled(page: Any, num: int) -> None:
-    wait_told(page, "label-told", f"{num} of 40 texts")
-
-
-@contextlib.contextmanager
-def studio_process(folder: Path, texts: Path) -> Iterator[tuple[subprocess.Popen, str]]:
-    """The command itself, in a process that can be killed."""
-    command = [sys.executable, "-m", "regraft", "studio", str(folder), "--port", "0", "--no-open"]
-    process = subprocess.Popen(
-        [*command, "--text", str(texts), "--labels", "negative,positive"],
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    try:
-        yield process, re.search(r"http://[\d.:]+", process.stderr.readline()).group()
-    finally:
-        process.kill()
-        process.wait()
-        process.stderr.close()
-
-
-@pytest.mark.slow
-def test_ten_labels_given_by_keyboard_outlive_sigkill(page, tmp_path):
-    texts = tmp_path / "texts.txt"
-    texts.write_text("".join(f"{one.text}\n" for one in documents()), encoding="utf-8")
-    (tmp_path / "runs").mkdir()
-    given = []
-    with studio_process(tmp_path / "runs", texts) as (process, url):
-        page.goto(f"{url}/#label")
-        for num, key in enumerate("1221122112", start=1):
-            page.wait_for_selector("#label-buttons button:not([disabled])")
-            given.append((page.text_content("#label-text"), ("negative", "positive")[int(key) - 1]))
-            page.keyboard.press(key)
-            num_labelled(page, num)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    with (tmp_path / "texts-labels.csv").open(encoding="utf-8", newline="") as file:
-        assert [(row["text"], row["label"]) for row in csv.DictReader(file)] == given
-    with studio_process(tmp_path / "runs", texts) as (process, url):
-        page.goto(f"{url}/#label")
-        num_labelled(page, 10)
-        assert page.text_content("#label-text") not in [text for text, _ in given]
-        page.keyboard.press("u")
-        num_labelled(page, 9)
-        assert page.text_content("#label-text") == given[-1][0]
-
-
-def test_labels_by_keyboard_move_the_curve_and_are_taken_back(page, tmp_path):
-    with running(tmp_path, session=open_session(tmp_path / "labels.csv", classes=())) as studio:
-        opened(page, studio, "label")
-        page.fill("#classes-names", "negative, positive, <b>neutral</b>")
-        page.keyboard.press("Enter")
-        page.wait_for_selector("#label-buttons button")
-        assert page.locator("#label-buttons button").all_inner_texts()[2] == "3 <b>neutral</b>"
-        first = page.text_content("#label-text")
-        for num, key in enumerate("12312312", start=1):
-            page.keyboard.press(key)
-            num_labelled(page, num)
-        wait_told(page, "label-score", "With 6 labels")
-        assert page.evaluate("document.getElementById('label-plot').data[2].x.length") >= 1
-        for num in range(7, -1, -1):
-            page.keyboard.press("Backspace")
-            num_labelled(page, num)
-        assert page.text_content("#label-text") == first
-        page.keyboard.press("s")
-        page.wait_for_function(
-            "first => document.getElementById('label-text').textContent !== first", arg=first
-        )
-
-
-def test_without_texts_the_page_says_how_to_bring_some(page, folder):
-    with running(folder) as studio:
-        opened(page, studio, "label")
-        page.wait_for_selector("#label-none:not([hidden])")
-        assert "regraft studio --text FILE" in page.text_content("#label-none")
+def test_a_base_begins_by_itself_and_at_temperature_0_says_that_nothing_is_drawn(page, studio):
+    opened(page, studio, "generate")
+    page.wait_for_selector("#generate-form:not([hidden])")
+    assert page.input_value("#generate-prompt") == ""
+    typed(page, "generate-temperature", 0)
+    page.get_by_role("button", name="Continue it").click()
+    wait_told(page, "generate-told", "At temperature 0 it is always the same text.")
 
 
 @pytest.mark.parametrize("width", [390, 1180])

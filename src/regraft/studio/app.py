@@ -197,6 +197,10 @@ def _run_routes(studio: Studio) -> list[Route]:
         run_dir = folder.path(request.path_params["run"])
         return JSONResponse(await models.ask(partial(models.attention, run_dir, asked.text)))
 
+    async def positions(request: Request) -> Response:
+        run_dir = folder.path(request.path_params["run"])
+        return JSONResponse(await models.ask(partial(models.positions, run_dir)))
+
     async def continued(request: Request) -> Response:
         asked = await _body(request, Prompt)
         run_dir = folder.path(request.path_params["run"])
@@ -216,6 +220,7 @@ def _run_routes(studio: Studio) -> list[Route]:
         Route("/api/runs/{run}/report", report),
         Route("/api/runs/{run}/explain", explained, methods=["POST"]),
         Route("/api/runs/{run}/attention", attention, methods=["POST"]),
+        Route("/api/runs/{run}/positions", positions),
         Route("/api/runs/{run}/generate", continued, methods=["POST"]),
     ]
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from regraft import explain
 from regraft.config import resolve
+from regraft.errors import ConfigError
 from regraft.ledger import ledger
 from regraft.presets import FEEDFORWARD_FACTOR, PRESET_HELP, PRESETS
 
@@ -77,6 +78,12 @@ def shapes() -> list[dict[str, Any]]:
 def counted(shape: Shape) -> dict[str, Any]:
     """The terms of a preset in another shape, as `regraft params` counts them."""
     settings = resolve("pretrain", preset=shape.preset)
+    if shape.L == 0 and settings.model.family != "bag":
+        raise ConfigError(
+            f"A model of the {settings.model.family} family cannot have 0 layers.",
+            "Only a bag has none.",
+            remedy="Give 1 layer or more.",
+        )
     model = dataclasses.replace(
         settings.model,
         width=shape.d,
@@ -104,7 +111,7 @@ def mask(shape: MaskShape) -> dict[str, Any]:
     found = explain.mask_of(
         shape.length,
         is_causal=shape.causal,
-        num_padding=min(shape.padding, shape.length - 1),
+        num_padding=shape.padding,
         num_documents=shape.documents,
     )
     return {

@@ -7,6 +7,7 @@ and judged by only: a model must not be judged on the texts that it found hard.
 """
 
 import logging
+import shlex
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -62,6 +63,7 @@ class Session:
         kept = without_duplicates([one for one in documents if one.text.strip()])[:MOST_TEXTS]
         self._texts = [one.text for one in kept]
         self._rows = [one.row for one in kept]
+        self._source = kept[0].source if kept else ""
         self._add_labelled_texts()
         self._number = {normalised(text): number for number, text in enumerate(self._texts)}
         self._classes = checked_classes(classes) if classes else file.load_classes()
@@ -70,7 +72,8 @@ class Session:
             file.save_classes(self._classes)
         self._query: Query = "uncertainty"
         self._offer: Offer | None = None
-        self._skipped: set[int] = set()
+        # What was skipped, and how many labels there were then: undo goes back in that order.
+        self._skips: list[tuple[int, Offer]] = []
         self._lock = threading.RLock()
         self._wake = threading.Event()
         self._is_closed = False
@@ -110,6 +113,8 @@ class Session:
                 "num_train": num_train,
                 "num_evaluation": len(records) - num_train,
                 "file": self._file.path.name,
+                "can_undo": bool(records or self._skips),
+                "command": self._command() if sum(map(bool, counts.values())) > 1 else "",
                 "query": self._query,
                 "queries": QUERIES,
                 "is_ready": self._vectors_ND is not None,
@@ -192,13 +197,15 @@ class Session:
     def skip(self, number: int) -> None:
         """Leave a text aside until the next start."""
         with self._lock:
-            self._shown(number)
-            self._skipped.add(number)
+            self._skips.append((len(self._file.records), self._shown(number)))
             self._offer = None
 
     def undo(self) -> bool:
-        """Take the last label back and show its text again; False if there is none."""
+        """Take back what was done last, a label or a skip, and show its text; False if nothing."""
         with self._lock:
+            if self._skips and self._skips[-1][0] == len(self._file.records):
+                self._offer = self._skips.pop()[1]
+                return True
             record = self._file.undo()
             if record is None:
                 return False
@@ -211,12 +218,17 @@ class Session:
         self._wake.set()
         return True
 
+    def _command(self) -> str:
+        """What to do with the labels next."""
+        parts = ["regraft", "fit", "--text", self._source, "--train", str(self._file.path)]
+        return shlex.join(parts)
+
     def _shown(self, number: int) -> Offer:
         if self._offer is None or self._offer.number != number:
             raise RefusedError(
                 409,
                 f"Text {number:,} is not the one that is asked for now.",
-                remedy="Reload the page; another window may be labelling, too.",
+                remedy="Take the one that is shown now; another window may be labelling, too.",
             )
         return self._offer
 
@@ -226,10 +238,10 @@ class Session:
     def _chosen(self) -> Offer | None:
         is_open_N = np.ones(len(self._texts), dtype=bool)
         seen = [self._number[normalised(record.text)] for record in self._file.records]
-        is_open_N[[*seen, *self._skipped]] = False
+        is_open_N[[*seen, *(offer.number for _, offer in self._skips)]] = False
         if not is_open_N.any():
             return None
-        generator = np.random.default_rng([self._seed, len(seen), len(self._skipped)])
+        generator = np.random.default_rng([self._seed, len(seen), len(self._skips)])
         if len(seen) % EVALUATION_EVERY == EVALUATION_EVERY - 1:
             return Offer(int(any_open(generator, is_open_N=is_open_N)[0]), "evaluation", "random")
         if self._query == "uncertainty" and self._chances_NC is not None:

@@ -7,8 +7,9 @@ does the work, for models are asked by one at a time; who comes when many wait i
 import asyncio
 import base64
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +19,8 @@ import torch
 from regraft.attribution import Explainer
 from regraft.classifier import TextClassifier
 from regraft.errors import ConfigError
-from regraft.explanation import facts_told, harmless
+from regraft.explain import darkest_weight, learned_positions
+from regraft.explanation import StrongWord, facts_told, harmless
 from regraft.generate import generate
 from regraft.runfolder import LoadedRun, load_run
 from regraft.serve.engine import run_fingerprint
@@ -31,6 +33,7 @@ _MOST_WAITING = 8
 # One byte a weight: more tokens than fit are not drawn.
 _MOST_WEIGHTS = 2_000_000
 MOST_DRAWN_TOKENS = 96
+MOST_DRAWN_POSITIONS = 256
 MOST_NEW_TOKENS = 300
 
 
@@ -65,16 +68,21 @@ class Models:
             {"text": harmless(piece), "level": level, "score": word and word.score}
             for piece, word, level in found.pieces()
         ]
+        pro, contra = found.strongest()
         return {
             "label": found.predicted,
             "probability": found.probabilities[found.predicted],
             "probabilities": found.probabilities,
             "pieces": pieces,
+            "strongest": {"for": _told(pro), "against": _told(contra)},
             "facts": facts_told(found),
         }
 
     def attention(self, run_dir: Path, text: str) -> dict[str, Any]:
-        """Tokens, and where each looks: bytes of L x H x T x T, 255 for a weight of 1."""
+        """Tokens, and where each looks: L x H x T x T bytes, 255 times the root of a weight.
+
+        `darkest` is the weight of the strongest colour: in a long text all weights are small.
+        """
         classifier = self._explainer(run_dir).classifier
         if not isinstance(classifier, TextClassifier) or classifier.settings_.model.family == "bag":
             raise ConfigError(
@@ -92,14 +100,25 @@ class Models:
         read = tokenizer.framed(ids, max_length=longest)
         weights_LBHTT = classifier.model_.backbone.attention_weights(torch.tensor([read]))
         weights_LHTT = weights_LBHTT[:, 0].numpy()
-        shades = np.rint(weights_LHTT * 255).astype(np.uint8)
+        shades = np.rint(np.sqrt(weights_LHTT) * 255).astype(np.uint8)
         return {
             "tokens": [harmless(token) for token in tokenizer.tokens(read)],
             "num_layers": shades.shape[0],
             "num_heads": shades.shape[1],
+            "darkest": darkest_weight(weights_LHTT),
             "weights": base64.b64encode(shades.tobytes()).decode("ascii"),
             "num_cut": max(len(ids) + tokenizer.num_framing - len(read), 0),
         }
+
+    def positions(self, run_dir: Path) -> dict[str, Any]:
+        """What a run of the bert family has learned of its positions, as much as is drawn."""
+        table_TD = learned_positions(run_dir)
+        drawn_TD = table_TD[:MOST_DRAWN_POSITIONS, :MOST_DRAWN_POSITIONS]
+        told = "A vector for each position that the run was trained on"
+        if drawn_TD.shape != table_TD.shape:
+            num_positions, width = table_TD.shape
+            told += f": the beginning of {num_positions:,} positions and {width:,} dimensions"
+        return {"table": np.round(drawn_TD, 4).tolist(), "told": f"{told}."}
 
     def continued(
         self, run_dir: Path, prompt: str, *, temperature: float, max_tokens: int, seed: int
@@ -132,3 +151,7 @@ class Models:
                 self._loaded.popitem(last=False)
         self._loaded.move_to_end(key)
         return self._loaded[key]
+
+
+def _told(words: Sequence[StrongWord]) -> list[dict[str, Any]]:
+    return [{**asdict(word), "text": harmless(word.text)} for word in words]

@@ -1,5 +1,5 @@
 // What the page asks of the server. A refusal comes in three parts and is shown as one sentence.
-import { find } from "./dom.js";
+import { find, make } from "./dom.js";
 
 export class Refusal extends Error {
   constructor(status, parts) {
@@ -24,27 +24,51 @@ export const get = (path) => answer(path);
 export const post = (path, body) =>
   answer(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
 
-/** Show a problem at the top of the page until something works again. */
-export function showProblem(error) {
-  const place = find("problem");
-  const text = error instanceof Refusal ? error.message : `The page failed: ${error.message}`;
-  if (place.textContent !== text) place.textContent = text;
-  place.hidden = false;
+// Two kinds of problems: what a person asked for was refused, which stays until they do something else or close it;
+// and what the page reads by itself failed, which goes when it works again.
+const told = { asked: "", watched: "" };
+
+function tell(kind, text) {
+  if (told[kind] === text) return;
+  told[kind] = text;
+  const texts = [...new Set(Object.values(told).filter(Boolean))];
+  find("problem-told").replaceChildren(...texts.map((one) => make("p", {}, one)));
+  find("problem-close").hidden = told.asked === "";
+  find("problem").hidden = texts.length === 0;
 }
 
-export function clearProblem() {
-  find("problem").hidden = true;
-  find("problem").textContent = "";
-}
+const words = (error) => (error instanceof Refusal ? error.message : `The page failed: ${error.message}`);
 
-/** Do something that may be refused; true if it worked. */
+/** What the page does by itself, again and again; true if it worked. */
 export async function attempt(work) {
   try {
     await work();
-    clearProblem();
+    tell("watched", "");
     return true;
   } catch (error) {
-    showProblem(error);
+    tell("watched", words(error));
     return false;
   }
+}
+
+/** What a person asked for; true if it worked. */
+export async function obey(work) {
+  forgetProblem();
+  try {
+    await work();
+    return true;
+  } catch (error) {
+    tell("asked", words(error));
+    return false;
+  }
+}
+
+/** The person went on: what was refused before is no longer of interest. */
+export const forgetProblem = () => tell("asked", "");
+
+export function start() {
+  find("problem-close").addEventListener("click", () => {
+    forgetProblem();
+    find("main").focus({ preventScroll: true });
+  });
 }

@@ -1,9 +1,10 @@
 // Try it: a text, its label, its words in colours, and where the heads of the network look.
-import { attempt, post } from "./api.js";
+import { obey, post } from "./api.js";
 import { bar, fillSelect, find, make } from "./dom.js";
 
 let runs = [];
-let attention = null; // {tokens, weights, num_layers, num_heads}
+let shown = null; // the run that gave the result on the page
+let attention = null; // {tokens, weights, darkest, num_layers, num_heads, num_cut}
 let head = { layer: 0, number: 0 };
 let reader = 0;
 
@@ -12,6 +13,20 @@ export function setRuns(all) {
   fillSelect(find("try-run"), runs.map((run) => [run.id, run.name]));
   find("try-none").hidden = runs.length > 0;
   find("try-form").hidden = runs.length === 0;
+  hideOthers();
+}
+
+/** A result stands for the run that is chosen, or it does not stand there. */
+function hideOthers() {
+  if (shown !== null && shown !== find("try-run").value) hideResult();
+}
+
+function hideResult() {
+  shown = null;
+  attention = null;
+  find("try-result").hidden = true;
+  find("try-told").textContent = "";
+  showAttention();
 }
 
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
@@ -22,9 +37,33 @@ function word({ text, level, score }) {
   return make("mark", { class: `rx-${side} rx-${Math.abs(level)}`, title: `${side} the label: ${signed(score)}` }, text);
 }
 
-const signed = (score) => `${score >= 0 ? "+" : "−"}${Math.abs(score).toFixed(2)}`;
+const signed = (score, digits = 2) => `${score >= 0 ? "+" : "−"}${Math.abs(score).toFixed(digits)}`;
 
-function showResult(found) {
+/** Two digits, or as many as the strongest of these words needs. */
+function digitsOf(words) {
+  const most = Math.max(...words.map(({ score }) => Math.abs(score)), 1e-6);
+  return Math.max(1 - Math.floor(Math.log10(most)), 2);
+}
+
+/** The words that count most, in words: colours alone would tell nothing to who does not see them. */
+function top(side, words, digits) {
+  const counting = words.filter(({ score }) => Math.abs(score) >= 0.5 * 10 ** -digits);
+  const rows = counting.map(({ text, score, count }) => make("tr", {},
+    make("th", { scope: "row" }, make("bdi", {}, text), count > 1 ? make("small", {}, ` × ${count}`) : null),
+    make("td", {}, signed(score, digits))));
+  return make("table", { class: `rx-top rx-top-${side}` }, make("caption", {}, `${side} the label`),
+    make("tbody", {}, ...(rows.length ? rows : [make("tr", {}, make("td", {}, "no word"))])));
+}
+
+function withoutAttention(run) {
+  if (run.has_attention) return [];
+  const why = run.kind === "blend" ? "a blend asks several models, and none of them decides alone" : "in this model no token reads another";
+  return [make("p", { class: "note" }, `No attention is drawn: ${why}.`)];
+}
+
+function showResult(run, found) {
+  const { for: pro, against } = found.strongest;
+  const digits = digitsOf([...pro, ...against]);
   const chances = Object.entries(found.probabilities).sort((a, b) => b[1] - a[1]);
   find("try-result").replaceChildren(
     make("h2", { class: "verdict" }, make("bdi", { id: "try-label" }, found.label), make("span", { id: "try-chance" }, percent(found.probability))),
@@ -33,9 +72,12 @@ function showResult(found) {
     make("div", { class: "rx" },
       make("p", { class: "rx-text", id: "try-words", dir: "auto" }, ...found.pieces.map(word)),
       make("p", { class: "note" }, "Blue with a solid line speaks for the label, orange with a dashed line against it."),
+      make("div", { class: "rx-tops", id: "try-tops" }, top("for", pro, digits), top("against", against, digits)),
       make("ul", { class: "rx-facts" }, ...found.facts.map((fact) => make("li", {}, fact)))),
+    ...withoutAttention(run),
   );
   find("try-result").hidden = false;
+  find("try-told").textContent = `${run.name} says ${found.label}, ${percent(found.probability)}.`;
 }
 
 async function classify(event) {
@@ -45,20 +87,40 @@ async function classify(event) {
   if (!run || !text) return;
   const button = find("try-form").querySelector("button");
   button.disabled = true;
-  await attempt(async () => {
-    showResult(await post(`/api/runs/${run.id}/explain`, { text }));
+  find("try-told").textContent = `${run.name} is asked …`;
+  const isDone = await obey(async () => {
+    const found = await post(`/api/runs/${run.id}/explain`, { text });
     attention = run.has_attention ? await post(`/api/runs/${run.id}/attention`, { text }) : null;
     if (attention) attention.weights = Uint8Array.from(atob(attention.weights), (letter) => letter.charCodeAt(0));
+    shown = run.id;
+    showResult(run, found);
     showAttention();
+    hideOthers();
   });
+  if (!isDone) hideResult();
   button.disabled = false;
 }
 
-/** What position `row` reads of each token, in one head: shares from 0 to 1. */
+/** What position `row` reads of each token, in one head: bytes, which `weightOf` and `depthOf` read. */
 function reads(layer, number, row) {
   const length = attention.tokens.length;
   const start = ((layer * attention.num_heads + number) * length + row) * length;
   return attention.weights.subarray(start, start + length);
+}
+
+// A byte is the root of a weight, so that the many small weights of a long text differ, too.
+const weightOf = (byte) => (byte / 255) ** 2;
+/** From 0 to 1, where the strongest colour stands for the largest weights that are usual in this text. */
+const depthOf = (byte) => Math.min(byte / 255 / Math.sqrt(attention.darkest), 1);
+
+/** What in the tokens and colours needs a word, and only that. */
+function scaleTold() {
+  const all = attention.tokens.join("");
+  return [
+    attention.darkest < 1 ? `The strongest colour is ${Number((100 * attention.darkest).toPrecision(1))} % and more.` : "",
+    all.includes("▁") ? "▁ is a space." : "",
+    /<[0-9A-F]{2}>/.test(all) ? "<D9> and the like are bytes of a letter that was split." : "",
+  ].filter(Boolean).join(" ");
 }
 
 function showAttention() {
@@ -71,6 +133,7 @@ function showAttention() {
   find("attention-heads").replaceChildren(...layers);
   find("attention-tokens").replaceChildren(...attention.tokens.map((token, place) =>
     make("span", { "data-place": place, tabindex: place === reader ? 0 : -1, role: "button" }, token.replaceAll("\n", "⏎"))));
+  find("attention-scale").textContent = scaleTold();
   shade();
 }
 
@@ -94,9 +157,8 @@ function paint(canvas, layer, number) {
   const picture = context.createImageData(length, length);
   const [red, green, blue] = getComputedStyle(document.documentElement).getPropertyValue("--accent-rgb").trim().split(" ").map(Number);
   for (let row = 0; row < length; row += 1) {
-    reads(layer, number, row).forEach((weight, column) => {
-      // The square root keeps weak weights visible beside strong ones.
-      picture.data.set([red, green, blue, 255 * Math.sqrt(weight / 255)], 4 * (row * length + column));
+    reads(layer, number, row).forEach((byte, column) => {
+      picture.data.set([red, green, blue, 255 * depthOf(byte)], 4 * (row * length + column));
     });
   }
   context.putImageData(picture, 0, 0);
@@ -105,8 +167,8 @@ function paint(canvas, layer, number) {
 function shade() {
   const weights = reads(head.layer, head.number, reader);
   const spans = find("attention-tokens").children;
-  weights.forEach((weight, place) => {
-    spans[place].style.setProperty("--depth", (0.85 * Math.sqrt(weight / 255)).toFixed(3));
+  weights.forEach((byte, place) => {
+    spans[place].style.setProperty("--depth", depthOf(byte).toFixed(3));
     spans[place].classList.toggle("reader", place === reader);
   });
   for (const button of find("attention-heads").querySelectorAll("button")) {
@@ -115,7 +177,7 @@ function shade() {
   const best = weights.indexOf(Math.max(...weights));
   const cut = attention.num_cut ? ` Of this text, ${attention.num_cut} tokens at its end are not drawn.` : "";
   find("attention-told").textContent = `Layer ${head.layer + 1}, head ${head.number + 1}: `
-    + `“${attention.tokens[reader]}” reads most of “${attention.tokens[best]}” (${percent(weights[best] / 255)}).${cut}`;
+    + `“${attention.tokens[reader]}” reads most of “${attention.tokens[best]}” (${percent(weightOf(weights[best]))}).${cut}`;
 }
 
 function read(place, isFocused) {
@@ -130,6 +192,7 @@ function read(place, isFocused) {
 
 export function start() {
   find("try-form").addEventListener("submit", classify);
+  find("try-run").addEventListener("change", hideOthers);
   find("try-text").addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) find("try-form").requestSubmit();
   });

@@ -16,24 +16,32 @@ export function make(tag, attributes = {}, ...children) {
 
 export const find = (id) => document.getElementById(id);
 
-/** A labelled slider with its value beside it; `onInput` is told every new value. */
-export function slider(name, { id, min, max, step = 1, value, shown = String, onInput }) {
-  const output = make("output", { for: id });
-  const input = make("input", { type: "range", id, min, max, step, value });
-  const show = () => {
-    output.textContent = shown(Number(input.value));
-    input.setAttribute("aria-valuetext", output.textContent);
-  };
-  input.addEventListener("input", () => {
-    show();
-    onInput(Number(input.value));
-  });
-  show();
+/** A labelled slider, with its value beside it to be typed; `onInput` is told every new value. `grain` is the step of typed ones. */
+export function slider(name, { id, min, max, step = 1, grain = step, value, shown = String, onInput }) {
+  const input = make("input", { type: "range", id, min, max, step });
+  const typed = make("input", { type: "number", id: `${id}-typed`, "aria-label": `${name}, typed`, min, max, step: grain, inputmode: "decimal" });
   const set = (number) => {
     input.value = number;
-    show();
+    typed.value = number;
+    input.setAttribute("aria-valuetext", shown(number));
   };
-  return { element: make("div", { class: "slider" }, make("label", { for: id }, name), output, input), input, set };
+  const bound = (least, most) => {
+    for (const one of [input, typed]) Object.assign(one, { min: least, max: most });
+    typed.title = `${least} to ${most}`;
+  };
+  input.addEventListener("input", () => {
+    set(Number(input.value));
+    onInput(Number(input.value));
+  });
+  typed.addEventListener("change", () => {
+    const wanted = typed.value === "" ? Number(input.value) : Number(typed.value);
+    const kept = Math.min(Math.max(Number((Math.round(wanted / grain) * grain).toFixed(6)), Number(input.min)), Number(input.max));
+    set(kept);
+    onInput(kept);
+  });
+  bound(min, max);
+  set(value);
+  return { element: make("div", { class: "slider" }, make("label", { for: id }, name), typed, input), input, typed, set, bound };
 }
 
 /** Fill a <select>, keeping the choice if it is still there. */

@@ -1,35 +1,54 @@
 // Inside the model: the parameter ledger with its sliders, the mask, the positions.
-import { attempt, get } from "./api.js";
+import { attempt, get, obey } from "./api.js";
 import { bar, calmly, fillSelect, find, make, slider } from "./dom.js";
 import { terms, total } from "./ledger.js";
-import { drawHeat } from "./plots.js";
+import { drawMask, drawTable } from "./plots.js";
 
 const number = (value) => value.toLocaleString("en");
 const SLIDERS = {
   V: { name: "V, vocabulary", min: 100, max: 100_001, step: 1 },
-  d: { name: "d, width", min: 8, max: 1024, step: 8 },
-  L: { name: "L, layers", min: 0, max: 24, step: 1 },
+  d: { name: "d, width", min: 8, max: 1024, step: 8, grain: 1 },
+  L: { name: "L, layers", min: 1, max: 24, step: 1 },
   H: { name: "H, heads", min: 1, max: 16, step: 1 },
   C: { name: "C, classes", min: 2, max: 100, step: 1 },
 };
+// What else stands in the formulas: what it is, and its value in the shape that is shown.
+const LETTERS = {
+  F: ["feed-forward width", () => `${preset.factor === 1 ? "" : `${preset.factor} `}d = ${number(preset.factor * shape.d)}`],
+  M: ["positions that can be learned", () => number(preset.M)],
+  N: ["pairs of neighbours", () => number(preset.N)],
+};
+const KINDS = [["sinusoidal", "sinusoidal"], ["rotary", "rotary"], ["learned", "learned, before training"]];
 const MOST_WRITTEN = 16;
+const MOST_PADDING = 12;
+const MOST_DOCUMENTS = 4;
 
 let presets = [];
 let preset = null;
+let isVisible = false;
 const shape = {};
 const sliders = {};
+const ofPositions = {};
 const mask = { length: 10, padding: 0, documents: 1 };
 const positions = { length: 64, width: 64 };
 
 function takePreset() {
   preset = presets.find((one) => one.name === find("ledger-preset").value);
   find("ledger-help").textContent = preset.help;
-  for (const letter of Object.keys(SLIDERS)) {
+  const isBag = preset.family === "bag";
+  for (const [letter, { min, max }] of Object.entries(SLIDERS)) {
     shape[letter] = preset[letter];
+    sliders[letter].bound(isBag && letter === "L" ? 0 : min, max);
     sliders[letter].set(preset[letter]);
   }
-  for (const letter of ["L", "H"]) sliders[letter].input.disabled = preset.family === "bag";
+  // A bag has no layers, and a model of another family has one or more.
+  for (const letter of ["L", "H"]) for (const part of ["input", "typed"]) sliders[letter][part].disabled = isBag;
   count();
+}
+
+function lettersTold(found) {
+  const used = Object.entries(LETTERS).filter(([letter]) => found.some((one) => one.formula.includes(letter)));
+  return used.map(([letter, [name, value]]) => `${letter} = ${value()}, ${name}`).join("; ");
 }
 
 function count() {
@@ -40,11 +59,12 @@ function count() {
   find("ledger-terms").replaceChildren(...found.map((one) =>
     make("tr", {}, make("th", { scope: "row" }, one.name), make("td", {}, one.formula),
       make("td", { class: "number" }, number(one.count)), make("td", {}, bar(one.count / sum)))));
+  find("ledger-letters").textContent = lettersTold(found);
   find("ledger-check").textContent = " ";
-  check(sum, what);
+  if (isVisible) check(sum, what);
 }
 
-const check = calmly((sum, what) => attempt(async () => {
+const check = calmly((sum, what) => obey(async () => {
   const asked = new URLSearchParams({ preset: preset.name, V: shape.V, d: shape.d, L: shape.L, H: shape.H });
   if (what === "classifier") asked.set("C", shape.C);
   const counted = await get(`/api/inside/ledger?${asked}`);
@@ -56,56 +76,81 @@ const check = calmly((sum, what) => attempt(async () => {
     ? `ledger.py counts the same.${heads}` : `ledger.py counts ${number(counted.total)}: please report this.`;
 }), 300);
 
-const showMask = calmly(() => attempt(async () => {
+const showMask = calmly(() => obey(async () => {
   const asked = new URLSearchParams({ causal: find("mask-causal").value, ...mask });
   const found = await get(`/api/inside/mask?${asked}`);
-  find("mask-told").textContent = `${found.title}. In colour, 0 is added to the score; in grey, −∞.`;
-  const text = found.allowed.length <= MOST_WRITTEN ? found.allowed.map((row) => row.map((cell) => (cell ? "0" : "−∞"))) : null;
+  find("mask-told").textContent = `${found.title}.`;
+  const isPadding = (row, column) => !(found.real[row] && found.real[column]);
+  const cells = found.allowed.map((line, row) => line.map((cell, column) => (isPadding(row, column) ? 2 : cell)));
+  const names = ["−∞", "0", "padding"];
+  const text = cells.length <= MOST_WRITTEN ? cells.map((line) => line.map((cell) => (cell === 2 ? "" : names[cell]))) : null;
   const ticks = found.places.map((place, column) => (found.real[column] ? `${place}` : "pad"));
-  await drawHeat(find("mask-plot"), found.allowed, { x: "position that is read", y: "position that reads", kind: "cells", text, ticks });
+  await drawMask(find("mask-plot"), cells, { x: "position that is read", y: "position that reads", names, text, ticks });
 }), 120);
 
-const showPositions = calmly(() => attempt(async () => {
+/** No row of fewer positions than its documents and its padding need. */
+function tieMask(sliders) {
+  mask.documents = Math.min(mask.documents, mask.length);
+  mask.padding = Math.min(mask.padding, mask.length - mask.documents);
+  sliders.documents.bound(1, Math.min(MOST_DOCUMENTS, mask.length - mask.padding));
+  sliders.padding.bound(0, Math.min(MOST_PADDING, mask.length - mask.documents));
+  for (const key of ["documents", "padding"]) sliders[key].set(mask[key]);
+}
+
+const showPositions = calmly(() => obey(async () => {
   const kind = find("positions-kind").value;
-  const found = await get(`/api/inside/positions?${new URLSearchParams({ kind, ...positions })}`);
+  const isOfRun = !KINDS.some(([name]) => name === kind);
+  for (const one of Object.values(ofPositions)) for (const part of ["input", "typed"]) one[part].disabled = isOfRun;
+  const found = await get(isOfRun ? `/api/runs/${kind}/positions` : `/api/inside/positions?${new URLSearchParams({ kind, ...positions })}`);
   find("positions-told").textContent = found.told;
   const x = kind === "rotary" ? "pair of columns" : "dimension";
-  await drawHeat(find("positions-plot"), found.table, { x, y: "position", kind: kind === "rotary" ? "turns" : "numbers" });
+  await drawTable(find("positions-plot"), found.table, { x, y: "position", isTurns: kind === "rotary" });
 }), 120);
 
-function addSliders(form, values, made, onChange) {
-  for (const [key, { name, min, max, step = 1 }] of Object.entries(made)) {
-    const one = slider(name, {
-      id: `${form.id}-${key}`, min, max, step, value: values[key], shown: number,
+/** Runs of the bert family have learned positions of their own. */
+export function setRuns(all) {
+  const learned = all.filter((run) => run.family === "bert" && run.status === "complete");
+  const before = find("positions-kind").value;
+  fillSelect(find("positions-kind"), [...KINDS, ...learned.map((run) => [run.id, `learned by ${run.name}`])]);
+  if (isVisible && find("positions-kind").value !== before) showPositions();
+}
+
+/** A slider for each value; `onChange` is told which one moved. */
+function addSliders(form, prefix, values, made, onChange) {
+  const added = {};
+  for (const [key, { name, min, max, step, grain }] of Object.entries(made)) {
+    added[key] = slider(name, {
+      id: `${prefix}-${key}`, min, max, step, grain, value: values[key] ?? min, shown: number,
       onInput: (value) => {
         values[key] = value;
-        onChange();
+        onChange(key);
       },
     });
-    form.append(one.element);
+    form.append(added[key].element);
   }
+  return added;
 }
 
 export async function start() {
-  for (const [letter, { name, min, max, step }] of Object.entries(SLIDERS)) {
-    sliders[letter] = slider(name, {
-      id: `ledger-${letter}`, min, max, step, value: min, shown: number,
-      onInput: (value) => {
-        shape[letter] = value;
-        count();
-      },
-    });
-    find("ledger-sliders").append(sliders[letter].element);
-  }
-  addSliders(find("mask-form"), mask, {
+  Object.assign(sliders, addSliders(find("ledger-sliders"), "ledger", shape, SLIDERS, (letter) => {
+    // Only a classifier has classes: who moves them wants to see one.
+    if (letter === "C") find("ledger-what").value = "classifier";
+    count();
+  }));
+  const ofMask = addSliders(find("mask-form"), "mask-form", mask, {
     length: { name: "Positions", min: 2, max: 48 },
-    padding: { name: "Padding at the end", min: 0, max: 12 },
-    documents: { name: "Documents in the row", min: 1, max: 4 },
-  }, showMask);
-  addSliders(find("positions-form"), positions, {
+    padding: { name: "Padding at the end", min: 0, max: MOST_PADDING },
+    documents: { name: "Documents in the row", min: 1, max: MOST_DOCUMENTS },
+  }, () => {
+    tieMask(ofMask);
+    showMask();
+  });
+  tieMask(ofMask);
+  Object.assign(ofPositions, addSliders(find("positions-form"), "positions-form", positions, {
     length: { name: "Positions", min: 8, max: 256, step: 8 },
     width: { name: "Width", min: 8, max: 256, step: 8 },
-  }, showPositions);
+  }, showPositions));
+  setRuns([]);
   find("ledger-preset").addEventListener("change", takePreset);
   find("ledger-what").addEventListener("change", count);
   find("mask-causal").addEventListener("change", showMask);
@@ -118,7 +163,12 @@ export async function start() {
 }
 
 export function show() {
+  isVisible = true;
+  if (preset) count();
   showMask();
   showPositions();
 }
-export function hide() {}
+
+export function hide() {
+  isVisible = false;
+}

@@ -1,18 +1,14 @@
 // Label by keyboard: a text, a key for each class. The server has it on disk before the next text.
-import { Refusal, attempt, clearProblem, get, post, showProblem } from "./api.js";
+import { Refusal, attempt, get, obey, post } from "./api.js";
 import { fillSelect, find, make } from "./dom.js";
 import { drawBand } from "./plots.js";
 
 const PAUSE = 1500;
-const WHY = {
-  uncertainty: "Of all texts, the model is least sure of this one.",
-  diversity: "This text is least like those labelled so far.",
-  random: "Drawn at random.",
-};
 
 let state = null;
 let text = null;
 let isBusy = false;
+const missed = { num: 0, at: 0 };
 let isVisible = false;
 let lastCurve = "";
 
@@ -28,23 +24,27 @@ function showState() {
     group.replaceChildren(...state.classes.map((name, place) =>
       make("button", { type: "button", on: { click: () => give(place) } }, make("kbd", {}, String(place + 1)), " ", make("bdi", {}, name))));
   }
-  find("label-undo").disabled = state.num_labelled === 0;
+  find("label-undo").disabled = !state.can_undo;
   const counts = Object.entries(state.counts).map(([name, num]) => `${name} ${num}`).join(", ");
   const waits = state.is_ready ? "" : " The texts are being read; until then they are shown at random.";
   find("label-told").textContent = state.trouble
     || `${state.num_labelled.toLocaleString("en")} of ${state.num_texts.toLocaleString("en")} texts are labelled (${counts}), all saved in ${state.file}.${waits}`;
   find("label-last").replaceChildren(...state.last.map((one) =>
     make("li", {}, make("strong", {}, make("bdi", {}, one.label)), one.use === "evaluation" ? " (to judge by)" : "", " ", make("bdi", {}, one.text))));
+  find("label-before").hidden = state.last.length === 0;
+  find("label-command").textContent = state.command;
+  find("label-next").hidden = !state.command;
   showCurve();
 }
 
 function showCurve() {
   const curve = state.curve;
+  find("label-plot").hidden = curve.length === 0;
   const told = JSON.stringify(curve);
   if (told === lastCurve) return;
   lastCurve = told;
   const column = (name) => curve.map((point) => point[name]);
-  drawBand(find("label-plot"), { x: column("num"), y: column("accuracy"), low: column("low"), high: column("high") },
+  if (curve.length) drawBand(find("label-plot"), { x: column("num"), y: column("accuracy"), low: column("low"), high: column("high") },
     { xTitle: "labels learned from", yTitle: "accuracy" });
   const newest = curve.at(-1);
   const percent = (share) => `${(100 * share).toFixed(0)} %`;
@@ -53,28 +53,68 @@ function showCurve() {
     : "The curve begins when two classes have a label to learn from and one text was drawn to judge by.";
 }
 
+/** Why this text: the query that is chosen needs something to go by, and says so while it has nothing. */
+function why() {
+  if (text.use === "evaluation") return "Drawn at random, to judge by: nothing is learned from it.";
+  if (text.query === "uncertainty") return "Of all texts, the model is least sure of this one.";
+  if (text.query === "random") return state.query === "random" ? "Drawn at random." : "Drawn at random, while the texts are being read.";
+  if (state.num_labelled === 0) return "The first text is the one most like all others.";
+  return state.query === "diversity" ? "This text is least like those labelled so far."
+    : "Nothing is learned yet. Until then texts are to differ: this one is least like those labelled so far.";
+}
+
 function showText() {
   const isThere = text.number !== null;
-  find("label-text").textContent = isThere ? text.text : "All texts are labelled or skipped.";
   for (const button of find("label-buttons").children) button.disabled = !isThere;
   find("label-skip").disabled = !isThere;
   const guess = isThere && text.guess ? ` The model guesses ${text.guess.label} (${(100 * text.guess.probability).toFixed(0)} %).` : "";
-  find("label-why").textContent = !isThere ? ""
-    : text.use === "evaluation" ? `Drawn at random, to judge by: nothing is learned from it. Row ${text.row}.`
-      : `${WHY[text.query]}${guess} Row ${text.row}.`;
+  find("label-why").textContent = isThere ? `${why()}${guess} Row ${text.row}.` : "";
+  showReading(isThere ? text.text : "All texts are labelled or skipped.");
 }
 
-/** One write at a time: keys that are pressed meanwhile are not lost texts but no keys. */
+/** A new element for each text: it begins at its beginning, and focus that moves to it is told by a screen reader. */
+function showReading(words) {
+  const before = find("label-text");
+  const height = before.offsetHeight;
+  const typed = document.activeElement?.closest("input, textarea, select");
+  const place = make("div", {
+    id: "label-text", class: "reading", dir: "auto", tabindex: 0, role: "article", "aria-label": "Text to label", "aria-describedby": "label-text",
+  }, words);
+  // As high as the highest so far: buttons that move with every text are missed.
+  place.style.setProperty("--height", `${height}px`);
+  before.replaceWith(place);
+  if (isVisible && !typed?.offsetParent) place.focus();
+}
+
+async function next() {
+  text = await get("/api/label/next");
+  showState();
+  showText();
+}
+
+const isOverdue = () => Date.now() - missed.at > 2 * PAUSE;
+
+/** One write at a time: a key that is pressed meanwhile was not meant for a text that nobody has seen. */
 async function write(action, body) {
-  if (isBusy) return;
+  if (isBusy) {
+    missed.num = isOverdue() ? 1 : missed.num + 1;
+    missed.at = Date.now();
+    return;
+  }
   isBusy = true;
-  await attempt(async () => {
-    state = await post(`/api/label/${action}`, body);
-    if (state.classes.length > 0) text = await get("/api/label/next");
-    showState();
-    if (text) showText();
+  await obey(async () => {
+    try {
+      state = await post(`/api/label/${action}`, body);
+    } catch (error) {
+      if (error instanceof Refusal && error.status === 409 && state?.classes.length) await next();
+      throw error;
+    }
+    if (state.classes.length > 0) await next();
+    else showState();
   });
   isBusy = false;
+  find("label-missed").textContent = isOverdue() ? ""
+    : `${missed.num} ${missed.num === 1 ? "press" : "presses"} came before the next text was shown, and did nothing.`;
 }
 
 const give = (place) => text?.number != null && place < state.classes.length
@@ -95,22 +135,18 @@ async function look() {
     const found = await get("/api/label");
     if (isBusy) return;
     state = found;
-    if (state.classes.length > 0 && !text) {
-      text = await get("/api/label/next");
-      showState();
-      showText();
-    } else {
-      showState();
-    }
     find("label-none").hidden = true;
-    clearProblem();
+    showState();
+    if (state.classes.length === 0 || (text?.number ?? null) !== null) return;
+    // Where all was labelled, another window may have taken something back.
+    const offered = await get("/api/label/next");
+    if (isBusy || (text && offered.number === null)) return;
+    text = offered;
+    showText();
   } catch (error) {
-    if (error instanceof Refusal && error.status === 404) {
-      find("label-none").textContent = error.message;
-      find("label-none").hidden = false;
-    } else {
-      showProblem(error);
-    }
+    if (!(error instanceof Refusal && error.status === 404)) throw error;
+    find("label-none").textContent = error.message;
+    find("label-none").hidden = false;
   }
 }
 
@@ -127,7 +163,7 @@ export function start() {
   });
   document.addEventListener("keydown", onKey);
   const turn = async () => {
-    if (isVisible && !document.hidden && !isBusy) await look();
+    if (isVisible && !document.hidden && !isBusy) await attempt(look);
     setTimeout(turn, PAUSE);
   };
   turn();
@@ -136,7 +172,7 @@ export function start() {
 export async function show() {
   isVisible = true;
   lastCurve = "";
-  await look();
+  await attempt(look);
 }
 
 export function hide() {

@@ -1,4 +1,5 @@
 // The views of the page: which one is shown, and who is told of the runs.
+import * as api from "./api.js";
 import * as attempts from "./attempt.js";
 import * as generates from "./generate.js";
 import * as insides from "./inside.js";
@@ -17,6 +18,7 @@ function change(isFirst) {
   const name = named();
   if (location.hash === "#main" && current) return; // the skip link
   if (current) views[current].hide();
+  api.forgetProblem();
   current = name;
   for (const each of Object.keys(views)) document.getElementById(`view-${each}`).hidden = each !== name;
   for (const link of document.querySelectorAll("nav a")) {
@@ -35,7 +37,9 @@ function change(isFirst) {
 runs.watchRows((rows) => {
   attempts.setRuns(rows);
   generates.setRuns(rows);
+  insides.setRuns(rows);
 });
+api.start();
 for (const view of [attempts, insides, labels, generates]) view.start();
 addEventListener("hashchange", () => change(false));
 change(true);

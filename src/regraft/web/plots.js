@@ -67,29 +67,50 @@ export function drawBand(element, { x, y, low, high }, { xTitle, yTitle }) {
   }));
 }
 
-/** A table of numbers as colours. `text` is written into the cells. */
-export function drawHeat(element, table, { x, y, kind = "numbers", text = null, ticks = null }) {
+/** A mask: cells 0 may not be read, 1 may, 2 are padding, which is hatched; `names` of the three, `text` is written into the cells. */
+export function drawMask(element, cells, { x, y, names, text, ticks }) {
+  const named = { tickvals: ticks.map((_, place) => place), ticktext: ticks };
+  const padding = cells.flatMap((line, row) => line.flatMap((cell, column) => (cell === 2 ? [[row, column]] : [])));
   return draw(element, () => {
-    const scales = {
-      cells: [[0, colour("--hidden-cell")], [0.5, colour("--hidden-cell")], [0.5, colour("--accent")], [1, colour("--accent")]],
-      numbers: [[0, colour("--line-1")], [0.5, colour("--card")], [1, colour("--line-2")]],
-      turns: [[0, colour("--card")], [0.5, colour("--line-4")], [1, colour("--card")]],
-    };
-    const bounds = { cells: [0, 1], turns: [0, 2 * Math.PI] }[kind];
-    const square = kind === "cells" ? { scaleanchor: "x", constrain: "domain" } : {};
-    const gap = kind === "cells" ? 1 : 0;
-    const named = ticks ? { tickvals: ticks.map((_, place) => place), ticktext: ticks } : {};
+    const [hidden, read, blank] = [colour("--hidden-cell"), colour("--accent"), colour("--card")];
+    const size = Math.max(Math.min(0.6 * element.clientWidth / cells.length, 16), 4);
     return {
       traces: [{
-        type: "heatmap", z: table, colorscale: scales[kind], showscale: kind !== "cells", xgap: gap, ygap: gap,
-        ...(bounds ? { zmin: bounds[0], zmax: bounds[1] } : { zmid: 0 }),
+        type: "heatmap", z: cells, zmin: 0, zmax: 2, showscale: false, xgap: 1, ygap: 1,
+        colorscale: [[0, hidden], [0.25, hidden], [0.25, read], [0.75, read], [0.75, blank], [1, blank]],
         ...(text ? { text, texttemplate: "%{text}", textfont: { size: 10 } } : {}),
-        colorbar: { thickness: 12, outlinewidth: 0 }, hoverongaps: false,
-        hovertemplate: `${y} %{y}, ${x} %{x}: %{z:.3g}<extra></extra>`,
+        customdata: cells.map((line) => line.map((cell) => names[cell])),
+        hovertemplate: `${y} %{y}, ${x} %{x}: %{customdata}<extra></extra>`,
+      }, {
+        type: "scatter", mode: "markers", x: padding.map(([, column]) => column), y: padding.map(([row]) => row), hoverinfo: "skip",
+        marker: { symbol: "line-ne", size, line: { color: colour("--field"), width: 1 } },
       }],
       more: (axis) => ({
         xaxis: axis(x, { showgrid: false, zeroline: false, constrain: "domain", ...named }),
-        yaxis: axis(y, { autorange: "reversed", showgrid: false, zeroline: false, ...square, ...named }),
+        yaxis: axis(y, { autorange: "reversed", showgrid: false, zeroline: false, scaleanchor: "x", constrain: "domain", ...named }),
+      }),
+    };
+  });
+}
+
+/** A table of numbers as colours; turns go round a circle of colours, in which a quarter and three quarters differ. */
+export function drawTable(element, table, { x, y, isTurns }) {
+  return draw(element, () => {
+    const [start, left, half, right] = [colour("--card"), colour("--line-1"), colour("--ink"), colour("--line-2")];
+    const kind = isTurns ? {
+      colorscale: [[0, start], [0.25, left], [0.5, half], [0.75, right], [1, start]], zmin: 0, zmax: 2 * Math.PI,
+      colorbar: {
+        thickness: 12, outlinewidth: 0, tickvals: [0, 0.25, 0.5, 0.75, 1].map((share) => 2 * Math.PI * share),
+        ticktext: ["no turn", "¼ turn", "½ turn", "¾ turn", "a turn"],
+      },
+    } : {
+      colorscale: [[0, left], [0.5, start], [1, right]], zmid: 0, colorbar: { thickness: 12, outlinewidth: 0 },
+    };
+    return {
+      traces: [{ type: "heatmap", z: table, hovertemplate: `${y} %{y}, ${x} %{x}: %{z:.3g}<extra></extra>`, ...kind }],
+      more: (axis) => ({
+        xaxis: axis(x, { showgrid: false, zeroline: false }),
+        yaxis: axis(y, { autorange: "reversed", showgrid: false, zeroline: false }),
       }),
     };
   });

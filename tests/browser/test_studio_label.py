@@ -1,0 +1,247 @@
+"""Labelling as a person does it: keys in a headless Chromium, labels in a file.
+
+Where there is no browser, these tests are skipped and say so.
+"""
+
+import contextlib
+import csv
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsers import careful_page, chromium, opened, wait_told
+from studios import CLASSES, documents, open_session, running, word_vectors
+
+from regraft.studio.labelfile import LabelFile
+from regraft.studio.labelling import Session
+from regraft.text import Document
+
+
+# Of the module: while it lives, an event loop runs, which tests of other modules cannot have.
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def page(browser) -> Iterator[Any]:
+    with careful_page(browser) as found:
+        yield found
+
+
+def num_labelled(page: Any, num: int) -> None:
+    wait_told(page, "label-told", f"{num} of 40 texts")
+
+
+@contextlib.contextmanager
+def studio_process(folder: Path, texts: Path) -> Iterator[tuple[subprocess.Popen, str]]:
+    """The command itself, in a process that can be killed."""
+    command = [sys.executable, "-m", "regraft", "studio", str(folder), "--port", "0", "--no-open"]
+    process = subprocess.Popen(
+        [*command, "--text", str(texts), "--labels", "negative,positive"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        yield process, re.search(r"http://[\d.:]+", process.stderr.readline()).group()
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+@pytest.mark.slow
+def test_ten_labels_given_by_keyboard_outlive_sigkill(page, tmp_path):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("".join(f"{one.text}\n" for one in documents()), encoding="utf-8")
+    (tmp_path / "runs").mkdir()
+    given = []
+    with studio_process(tmp_path / "runs", texts) as (process, url):
+        page.goto(f"{url}/#label")
+        for num, key in enumerate("1221122112", start=1):
+            page.wait_for_selector("#label-buttons button:not([disabled])")
+            given.append((page.text_content("#label-text"), ("negative", "positive")[int(key) - 1]))
+            page.keyboard.press(key)
+            num_labelled(page, num)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with (tmp_path / "texts-labels.csv").open(encoding="utf-8", newline="") as file:
+        assert [(row["text"], row["label"]) for row in csv.DictReader(file)] == given
+    with studio_process(tmp_path / "runs", texts) as (process, url):
+        page.goto(f"{url}/#label")
+        num_labelled(page, 10)
+        assert page.text_content("#label-text") not in [text for text, _ in given]
+        page.keyboard.press("u")
+        num_labelled(page, 9)
+        assert page.text_content("#label-text") == given[-1][0]
+
+
+def test_labels_by_keyboard_move_the_curve_and_are_taken_back(page, tmp_path):
+    with running(tmp_path, session=open_session(tmp_path / "labels.csv", classes=())) as studio:
+        opened(page, studio, "label")
+        page.fill("#classes-names", "negative, positive, <b>neutral</b>")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#label-buttons button")
+        assert page.locator("#label-buttons button").all_inner_texts()[2] == "3 <b>neutral</b>"
+        first = page.text_content("#label-text")
+        for num, key in enumerate("12312312", start=1):
+            page.keyboard.press(key)
+            num_labelled(page, num)
+        wait_told(page, "label-score", "With 6 labels")
+        assert page.evaluate("document.getElementById('label-plot').data[2].x.length") >= 1
+        for num in range(7, -1, -1):
+            page.keyboard.press("Backspace")
+            num_labelled(page, num)
+        assert page.text_content("#label-text") == first
+        page.keyboard.press("s")
+        page.wait_for_function(
+            "first => document.getElementById('label-text').textContent !== first", arg=first
+        )
+
+
+def test_without_texts_the_page_says_how_to_bring_some(page, tmp_path):
+    with running(tmp_path) as studio:
+        opened(page, studio, "label")
+        page.wait_for_selector("#label-none:not([hidden])")
+        assert "regraft studio --text FILE" in page.text_content("#label-none")
+
+
+def is_shown(page: Any, text: str) -> None:
+    page.wait_for_function(
+        "text => document.getElementById('label-text').textContent === text", arg=text
+    )
+
+
+def test_a_long_text_is_read_by_keyboard_and_the_next_begins_at_its_beginning(page, tmp_path):
+    texts = [Document(f"{number} " + "a long text " * 900, "t.txt", number) for number in range(6)]
+    file = LabelFile(tmp_path / "labels.csv")
+    session = Session(texts, file=file, vectors=word_vectors, classes=CLASSES)
+    with running(tmp_path, session=session) as studio:
+        opened(page, studio, "label")
+        page.wait_for_function("() => document.activeElement.id === 'label-text'")
+        page.keyboard.press("End")
+        page.wait_for_function("() => document.activeElement.scrollTop > 300")
+        first = page.text_content("#label-text")
+        page.keyboard.press("1")
+        wait_told(page, "label-told", "1 of 6 texts")
+        assert page.text_content("#label-text") != first
+        assert page.evaluate("document.activeElement.id") == "label-text"
+        assert page.evaluate("document.activeElement.scrollTop") == 0
+
+
+def test_the_next_text_is_told_to_a_screen_reader_and_buttons_stay(page, tmp_path):
+    texts = [Document("short", "t.txt", 1), Document("a longer text " * 60, "t.txt", 2)]
+    file = LabelFile(tmp_path / "labels.csv")
+    session = Session(texts, file=file, vectors=word_vectors, classes=CLASSES)
+    with running(tmp_path, session=session) as studio:
+        opened(page, studio, "label")
+        page.select_option("#label-query", "random")
+        places = []
+        for key in ("s", "u", "s", "u"):
+            page.wait_for_function("() => document.activeElement.id === 'label-text'")
+            tree = page.locator("#label-work").aria_snapshot()
+            assert f'article "Text to label": {page.text_content("#label-text").strip()}' in tree
+            places.append(page.locator("#label-buttons").bounding_box()["y"])
+            before = page.text_content("#label-text")
+            page.keyboard.press(key)
+            page.wait_for_function(
+                "text => document.getElementById('label-text').textContent !== text", arg=before
+            )
+        assert len(set(places[1:])) == 1
+
+
+def test_what_the_disk_refuses_is_told_until_the_next_key(page, tmp_path, monkeypatch):
+    session, write = open_session(tmp_path / "labels.csv"), os.write
+
+    def full(handle, data):
+        if handle == session._file._handle:
+            raise OSError(28, "No space left on device")
+        return write(handle, data)
+
+    with running(tmp_path, session=session) as studio:
+        opened(page, studio, "label")
+        page.wait_for_selector("#label-buttons button:not([disabled])")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", full)
+            page.keyboard.press("1")
+            wait_told(page, "problem", "The disk is full")
+        with page.expect_response("**/api/label"):  # what the page asks by itself, and gets
+            pass
+        page.wait_for_timeout(300)
+        assert page.is_visible("#problem")
+        page.keyboard.press("1")
+        num_labelled(page, 1)
+        assert page.is_hidden("#problem")
+
+
+def test_undo_after_skip_keeps_every_label(page, tmp_path):
+    with running(tmp_path, session=open_session(tmp_path / "labels.csv")) as studio:
+        opened(page, studio, "label")
+        page.wait_for_selector("#label-buttons button:not([disabled])")
+        page.keyboard.press("1")
+        num_labelled(page, 1)
+        skipped = page.text_content("#label-text")
+        page.keyboard.press("s")
+        page.wait_for_function(
+            "text => document.getElementById('label-text').textContent !== text", arg=skipped
+        )
+        page.keyboard.press("u")
+        is_shown(page, skipped)
+        num_labelled(page, 1)
+
+
+def test_a_window_that_is_behind_another_takes_up_its_text(page, browser, tmp_path):
+    with (
+        running(tmp_path, session=open_session(tmp_path / "labels.csv")) as studio,
+        careful_page(browser) as other,
+    ):
+        for window in (page, other):
+            opened(window, studio, "label")
+            window.wait_for_selector("#label-buttons button:not([disabled])")
+        page.keyboard.press("1")
+        num_labelled(page, 1)
+        other.keyboard.press("2")
+        wait_told(other, "problem", "another window may be labelling, too")
+        is_shown(other, page.text_content("#label-text"))
+        num_labelled(other, 1)
+        other.keyboard.press("2")
+        num_labelled(other, 2)
+
+
+def test_the_page_says_why_a_text_is_shown_and_what_to_do_with_labels(page, tmp_path):
+    with running(tmp_path, session=open_session(tmp_path / "labels.csv")) as studio:
+        opened(page, studio, "label")
+        page.wait_for_selector("#label-buttons button:not([disabled])")
+        # The vectors of forty short texts may be there already, or not yet.
+        first = "Drawn at random, while the texts are being read|The first text is the one most"
+        assert re.match(first, page.text_content("#label-why"))
+        assert page.is_hidden("#label-before")
+        assert page.is_hidden("#label-plot")
+        assert page.is_hidden("#label-next")
+        page.keyboard.press("1")
+        num_labelled(page, 1)
+        wait_told(page, "label-why", "Nothing is learned yet")
+        page.keyboard.press("2")
+        num_labelled(page, 2)
+        assert "regraft fit --text texts.txt --train " in page.text_content("#label-next")
+        assert page.is_visible("#label-before")
+
+
+def test_keys_that_came_too_early_are_told(page, tmp_path):
+    with running(tmp_path, session=open_session(tmp_path / "labels.csv")) as studio:
+        opened(page, studio, "label")
+        page.wait_for_selector("#label-buttons button:not([disabled])")
+        page.evaluate(
+            "for (const key of '1111')"
+            " document.body.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true }))"
+        )
+        wait_told(page, "label-missed", "3 presses came before the next text was shown")
+        num_labelled(page, 1)
