@@ -28,5 +28,34 @@ def chromium() -> Iterator[Any]:
         found.close()
 
 
+@contextlib.contextmanager
+def new_page(browser: Any) -> Iterator[Any]:
+    """A page in a profile of its own, which must not fail while a test uses it."""
+    context = browser.new_context(viewport={"width": 1180, "height": 860})
+    context.set_default_timeout(PATIENCE)
+    found = context.new_page()
+    failures: list[str] = []
+    found.on("pageerror", lambda error: failures.append(str(error)))
+    found.on("dialog", lambda dialog: failures.append(f"a dialog: {dialog.message}"))
+    yield found
+    context.close()
+    assert failures == []
+
+
+def opened(page: Any, studio: Any, view: str) -> Any:
+    """The page of a running studio with one of its views shown."""
+    page.goto(f"{studio.url}/#{view}")
+    page.wait_for_selector(f"#view-{view.partition('?')[0]}:not([hidden])")
+    return page
+
+
+def wait_told(page: Any, place: str, text: str) -> None:
+    """Until an element says this."""
+    page.wait_for_function(
+        "([place, text]) => document.getElementById(place).textContent.includes(text)",
+        arg=[place, text],
+    )
+
+
 def _executable() -> str | None:
     return os.environ.get("REGRAFT_CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)

@@ -122,6 +122,15 @@ def test_runs_curve_and_report_are_served(studio):
     assert "script" not in policy
 
 
+def test_differences_are_served_and_unknown_runs_refused(studio):
+    ids = [studio.run(name)["id"] for name in ("base", "reviews")]
+    found = studio.client.get("/api/differences", params={"run": ids}).json()
+    assert found["settings"][0] == {"name": "kind", "values": ["base", "classifier"]}
+    assert_refused(
+        studio.client.get("/api/differences?run=base"), 404, "This run is not in the folder"
+    )
+
+
 def test_a_text_gets_the_label_that_explain_gives_it(studio, folder):
     run_id = studio.run("reviews")["id"]
     answer = studio.client.post(f"/api/runs/{run_id}/explain", json={"text": TEXT}).json()
