@@ -29,7 +29,7 @@ def chromium() -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def new_page(browser: Any) -> Iterator[Any]:
+def careful_page(browser: Any) -> Iterator[Any]:
     """A page in a profile of its own, which must not fail while a test uses it."""
     context = browser.new_context(viewport={"width": 1180, "height": 860})
     context.set_default_timeout(PATIENCE)
@@ -42,19 +42,19 @@ def new_page(browser: Any) -> Iterator[Any]:
     assert failures == []
 
 
-def opened(page: Any, studio: Any, view: str) -> Any:
-    """The page of a running studio with one of its views shown."""
-    page.goto(f"{studio.url}/#{view}")
-    page.wait_for_selector(f"#view-{view.partition('?')[0]}:not([hidden])")
-    return page
-
-
 def wait_told(page: Any, place: str, text: str) -> None:
     """Until an element says this."""
     page.wait_for_function(
         "([place, text]) => document.getElementById(place).textContent.includes(text)",
         arg=[place, text],
     )
+
+
+def opened(page: Any, studio: Any, view: str) -> Any:
+    """The page of a studio, at one of its views."""
+    page.goto(f"{studio.url}/#{view}")
+    page.wait_for_selector(f"#view-{view}:not([hidden])")
+    return page
 
 
 def _executable() -> str | None:

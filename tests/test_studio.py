@@ -22,7 +22,6 @@ from typer.testing import CliRunner
 
 from regraft.attribution import Explainer
 from regraft.cli import app
-from regraft.config import resolve
 from regraft.generate import generate
 from regraft.ledger import ledger
 from regraft.serve.limits import RefusedError
@@ -293,6 +292,8 @@ def test_the_ledger_of_the_lab_has_21_018_401_parameters(studio):
 
 
 def test_counted_equals_the_ledger_of_built_models():
+    from regraft.config import resolve
+
     source = random.Random(0)
     for preset, num_classes in itertools.product(("lab", "bert", "modern", "bag"), (None, 3)):
         heads = source.randint(1, 4)
@@ -392,6 +393,7 @@ def test_texts_that_are_refused_leave_no_file_of_labels(tmp_path):
 
 
 def test_texts_of_another_encoding_and_column_can_be_labelled(tmp_path):
+    from regraft.config import resolve
     from regraft.studio.server import build_session
 
     path = tmp_path / "texts.csv"

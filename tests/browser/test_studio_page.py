@@ -5,6 +5,7 @@ Where there is no browser, these tests are skipped and say so.
 
 import contextlib
 import csv
+import json
 import os
 import random
 import re
@@ -16,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsers import chromium, new_page, opened, wait_told
+from browsers import careful_page, chromium, opened, wait_told
 from conftest import make_examples
 from random_runs import LABELS, write_run
 from studios import documents, open_session, running
 
+from regraft.runfolder import RunFolder
 from regraft.studio.inside import Shape, counted, shapes
 
 CONTROLS = "button, input, select, textarea, iframe"
@@ -39,7 +41,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def page(browser) -> Iterator[Any]:
-    with new_page(browser) as found:
+    with careful_page(browser) as found:
         yield found
 
 
@@ -176,6 +178,43 @@ def test_the_page_counts_as_ledger_py_does_for_any_shape(page, studio):
                 assert found == counted(Shape(preset=preset["name"], **asked))["terms"]
 
 
+def test_a_live_run_appears_and_its_curve_moves(page, tmp_path):
+    with running(tmp_path) as studio:
+        opened(page, studio, "runs")
+        page.wait_for_selector("#runs-none:not([hidden])")
+        write_run(tmp_path / "live", preset="lab", objective="causal")
+        folder = RunFolder(tmp_path / "live")
+        info = tmp_path / "live" / "run.json"
+        values = json.loads(info.read_text(encoding="utf-8"))
+        info.write_text(json.dumps({**values, "status": "training"}), encoding="utf-8")
+        folder.log({"step": 10, "loss": 7.25})
+        page.wait_for_selector("#runs-rows .status.training")
+        wait_told(page, "curve-told", "live: step 10, loss 7.25")
+        for step in (20, 30):
+            folder.log({"step": step, "loss": 100 / step})
+        wait_told(page, "curve-told", "step 30, loss 3.333")
+        points = page.evaluate("document.getElementById('curve-plot').data[0].x")
+        assert list(points) == [10, 20, 30]
+        info.write_text(json.dumps(values), encoding="utf-8")
+        page.wait_for_selector("#runs-rows .status.complete")
+
+
+def test_curves_are_compared_and_a_report_is_shown_in_a_sandbox(page, studio, folder):
+    for name in ("base", "reviews"):
+        (folder / name / "metrics.jsonl").write_text(
+            '{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2.0}\n'
+        )
+    opened(page, studio, "runs")
+    for name in ("base", "reviews"):
+        page.get_by_label(f"Compare {name}").check()
+    page.wait_for_function("() => document.getElementById('curve-plot').data?.length === 2")
+    page.get_by_role("button", name="Report of told").click()
+    assert page.get_attribute("#report-frame", "sandbox") == ""
+    page.frame_locator("#report-frame").get_by_text("What was found").wait_for()
+    page.get_by_role("button", name="Close").click()
+    assert page.is_hidden("#report-panel")
+
+
 def test_a_base_continues_a_text(page, studio):
     opened(page, studio, "generate")
     page.wait_for_selector("#generate-form:not([hidden])")
@@ -297,4 +336,4 @@ def test_no_script_breaks_a_rule_of_the_page(page, studio):
     for view in VIEWS:
         opened(page, studio, view)
         page.wait_for_timeout(500)
-    assert page.evaluate("broken") == []
+        assert page.evaluate("broken") == []
