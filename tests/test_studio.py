@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import socket
+import subprocess
 import sys
 from importlib.resources import files
 
@@ -119,6 +120,15 @@ def test_runs_curve_and_report_are_served(studio):
     policy = page.headers["content-security-policy"]
     assert policy.startswith("sandbox;")
     assert "script" not in policy
+
+
+def test_differences_are_served_and_unknown_runs_refused(studio):
+    ids = [studio.run(name)["id"] for name in ("base", "reviews")]
+    found = studio.client.get("/api/differences", params={"run": ids}).json()
+    assert found["settings"][0] == {"name": "kind", "values": ["base", "classifier"]}
+    assert_refused(
+        studio.client.get("/api/differences?run=base"), 404, "This run is not in the folder"
+    )
 
 
 def test_a_text_gets_the_label_that_explain_gives_it(studio, folder):
@@ -386,7 +396,8 @@ def told(*words: object) -> str:
 
 
 def test_mistakes_at_the_command_line_are_told_at_once(tmp_path):
-    assert f"There is no folder {tmp_path / 'runs'}." in told(tmp_path / "runs")
+    (tmp_path / "file").touch()
+    assert f"{tmp_path / 'file'} is no folder." in told(tmp_path / "file")
     assert "--labels and --out say how texts are labelled, but there are none." in told(
         tmp_path, "--labels", "a,b", "--out", "x.csv"
     )
@@ -399,6 +410,67 @@ def test_mistakes_at_the_command_line_are_told_at_once(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert f"Cannot listen on port {port} of 127.0.0.1" in told(tmp_path, "--port", port)
+
+
+def test_texts_that_are_refused_leave_no_file_of_labels(tmp_path):
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    (texts / "old.txt").write_bytes("très bien\n".encode("latin-1"))
+    (texts / "empty.txt").touch()
+    (texts / "good.txt").write_text("one\ntwo\n", encoding="utf-8")
+    before = sorted(texts.iterdir())
+    assert "pass --encoding latin-1" in told("--port", 0, "--text", texts / "old.txt")
+    assert "empty.txt" in told("--port", 0, "--text", texts / "empty.txt")
+    assert "none.txt" in told("--port", 0, "--text", texts / "none.txt")
+    told("--port", 0, "--text", texts / "good.txt", "--labels", "only")
+    told("--port", 0, "--text", texts / "good.txt", "--base", tmp_path / "none")
+    assert sorted(texts.iterdir()) == before
+
+
+def test_texts_of_another_encoding_and_column_can_be_labelled(tmp_path):
+    from regraft.config import resolve
+    from regraft.studio.server import build_session
+
+    path = tmp_path / "texts.csv"
+    path.write_bytes("id,review\n1,très bien\n2,assez mal\n".encode("latin-1"))
+    overrides = {"data.encoding": "latin-1", "data.text_column": "review"}
+    data = resolve("pretrain", overrides=overrides).data
+    session = build_session(path, classes=("a", "b"), out=None, base=None, data=data)
+    assert session.next_text()["text"] in ("très bien", "assez mal")
+    session.close()
+
+
+def test_how_texts_are_read_is_refused_without_texts(tmp_path):
+    given = ("--encoding", "latin-1", "--text-column", "review", "--documents", "line")
+    assert "--text-column and --encoding and --documents say how texts are labelled" in told(
+        tmp_path, *given
+    )
+
+
+@pytest.mark.slow
+def test_a_folder_that_is_not_there_yet_is_an_empty_one(tmp_path, folder):
+    (tmp_path / "texts.txt").write_text("one\ntwo\n", encoding="utf-8")
+    command = [sys.executable, "-m", "regraft", "studio", "--port", "0", "--no-open"]
+    with subprocess.Popen(
+        [*command, "--text", "texts.txt", "--labels", "a,b"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr.readline().strip() == (
+            "There is no folder runs yet; runs appear when something is in it."
+        )
+        address = re.search(r"http://[\d.:]+", process.stderr.readline()).group()
+        with httpx2.Client(base_url=address, timeout=60, trust_env=False) as client:
+            assert client.get("/api/runs").json() == {"runs": []}
+            assert client.get("/api/label").json()["num_texts"] == 2
+            shutil.copytree(folder / "base", tmp_path / "runs" / "base")
+            assert [row["name"] for row in client.get("/api/runs").json()["runs"]] == ["base"]
+        process.terminate()
+        assert (
+            process.communicate(timeout=60)[1].strip() == "Stopped. All labels are in their file."
+        )
+    assert process.returncode == 0
 
 
 def test_missing_extra_is_named(tmp_path, monkeypatch):

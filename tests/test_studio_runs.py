@@ -1,14 +1,20 @@
 """What the list of runs says of whole, growing, damaged and foreign folders."""
 
 import json
+import os
 import shutil
+import time
+from dataclasses import asdict
 
 import pytest
+from comparisons import ARMS, comparison
 from random_runs import write_run
 
+from regraft.arms import ArmsFolder, Cell, TrainedCell
+from regraft.runfolder import RunFolder
 from regraft.serve.limits import RefusedError
 from regraft.studio import runs
-from regraft.studio.runs import RunsFolder, curve, report
+from regraft.studio.runs import LONG_PATIENCE, PATIENCE, RunsFolder, curve, report
 
 
 @pytest.fixture
@@ -20,6 +26,18 @@ def folder(tmp_path):
 
 def rows_by_name(folder):
     return {row.name: row for row in RunsFolder(folder).rows()}
+
+
+def change_info(run_dir, **values):
+    path = run_dir / "run.json"
+    before = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**before, **values}), encoding="utf-8")
+
+
+def make_old(folder, *, seconds):
+    """As if nothing below had changed for so long."""
+    for path in (folder, *folder.rglob("*")):
+        os.utime(path, (time.time() - seconds,) * 2)
 
 
 def test_rows_say_what_can_be_done_with_each_run(folder):
@@ -50,16 +68,23 @@ def test_score_is_that_of_the_weights_kept(tmp_path):
     write_run(tmp_path / "last", result=accuracies, **options)
     write_run(tmp_path / "best", result={**accuracies, "best_epoch": 1}, **options)
     rows = rows_by_name(tmp_path)
-    assert rows["last"].score.text == "70.0%"
-    assert rows["best"].score.text == "90.0%"
+    assert rows["last"].score.text == "70.0 %"
+    assert rows["best"].score.text == "90.0 %"
 
 
 def test_a_run_that_trains_comes_first(folder):
-    path = folder / "base" / "run.json"
-    values = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**values, "status": "training"}), encoding="utf-8")
+    change_info(folder / "base", status="training")
     first = RunsFolder(folder).rows()[0]
     assert (first.name, first.status, first.can_continue) == ("base", "training", False)
+
+
+def test_runs_that_train_keep_their_places_whichever_has_news(folder):
+    change_info(folder / "base", status="training", created="2026-11-17T08:00:00+00:00")
+    change_info(folder / "deep/reviews", status="training", created="2026-11-17T09:00:00+00:00")
+    for name in ("deep/reviews", "base"):
+        RunFolder(folder / name).log({"step": 1, "loss": 2.5})
+        found = [row.name for row in RunsFolder(folder).rows()]
+        assert found == ["deep/reviews", "base"]
 
 
 def test_damaged_runs_are_listed_with_their_problem_and_without_their_place(folder):
@@ -75,23 +100,105 @@ def test_parts_of_runs_are_no_runs_but_bases_of_a_blend_are(folder):
     shutil.copytree(folder / "base", folder / "blend" / "bases" / "0")
     for inner in ("blend/checkpoints/1", "arms/scratch", ".hidden"):
         shutil.copytree(folder / "base", folder / inner)
-    assert set(rows_by_name(folder)) == {"base", "blend", "blend/bases/0", "deep/reviews"}
+    rows = rows_by_name(folder)
+    assert set(rows) == {"base", "blend", "blend/bases/0", "deep/reviews"}
+    assert rows["blend/bases/0"].part_of == rows["blend"].id
+    assert {rows[name].part_of for name in ("base", "blend", "deep/reviews")} == {""}
+
+
+def test_bases_come_behind_their_blend_in_the_order_they_were_made_in(folder):
+    change_info(folder / "base", kind="blend")
+    for number in (10, 9, 0):
+        shutil.copytree(folder / "deep" / "reviews", folder / "base" / "bases" / str(number))
+    names = [row.name for row in RunsFolder(folder).rows()]
+    first = names.index("base")
+    assert names[first : first + 4] == ["base", "base/bases/0", "base/bases/9", "base/bases/10"]
+    # Opened on the bases alone, they are no parts of anything.
+    assert {row.part_of for row in RunsFolder(folder / "base" / "bases").rows()} == {""}
+
+
+def test_what_a_base_logs_is_news_of_its_blend(folder):
+    blend, base = folder / "base", folder / "base" / "bases" / "0"
+    change_info(blend, kind="blend", status="training")
+    shutil.copytree(folder / "deep" / "reviews", base)
+    change_info(base, status="training")
+    make_old(folder, seconds=1_000)
+    assert time.time() - rows_by_name(folder)["base"].updated > PATIENCE
+    RunFolder(base).log({"step": 1, "loss": 2.5})
+    row = rows_by_name(folder)["base"]
+    assert time.time() - row.updated < PATIENCE
+    assert row.patience == PATIENCE
+    # Members are fitted in one go: until one is written, there is no news to be had.
+    change_info(base, status="complete")
+    make_old(folder, seconds=1_000)
+    assert rows_by_name(folder)["base"].patience == LONG_PATIENCE
+    (blend / "members" / "linear").mkdir(parents=True)
+    assert time.time() - rows_by_name(folder)["base"].updated < PATIENCE
+
+
+def test_a_checkpoint_is_news_of_a_run(folder):
+    change_info(folder / "base", status="training")
+    make_old(folder, seconds=1_000)
+    (folder / "base" / "checkpoints" / "00000010").mkdir(parents=True)
+    assert time.time() - rows_by_name(folder)["base"].updated < PATIENCE
 
 
 def test_a_folder_that_is_a_run_itself_is_listed(folder):
     assert list(rows_by_name(folder / "base")) == ["base"]
 
 
-def test_a_comparison_is_listed_with_its_verdict(tmp_path):
-    arms = [
-        {"name": name, "test_accuracy": {"mean": mean}} for name, mean in (("a", 0.5), ("b", 0.8))
-    ]
-    told = {"arms": arms, "verdict": "It pays.", "created": "2026-11-16T08:00:00+00:00"}
-    (tmp_path / "report.html").write_text("<!doctype html>", encoding="utf-8")
-    (tmp_path / "report.json").write_text(json.dumps(told), encoding="utf-8")
+def write_comparison(out_dir, **changes):
+    found = comparison(**changes)
+    (out_dir / "report.html").write_text("<!doctype html>", encoding="utf-8")
+    (out_dir / "report.json").write_text(json.dumps(asdict(found)), encoding="utf-8")
+
+
+def test_a_comparison_is_listed_with_its_verdict_and_the_score_of_its_base(tmp_path):
+    write_comparison(tmp_path)
     (row,) = RunsFolder(tmp_path).rows()
-    assert (row.kind, row.note, row.score.name) == ("comparison", "It pays.", "test accuracy, b")
+    assert (row.kind, row.status) == ("comparison", "complete")
+    assert row.note == "Pre-training did not pay: linear is 6.2 points better."
+    assert (row.score.name, row.score.text) == ("test accuracy, pretrained", "79.0 %")
     assert report(tmp_path) == b"<!doctype html>"
+
+
+def test_a_comparison_without_a_base_has_the_score_of_its_first_arm(tmp_path):
+    write_comparison(tmp_path, arms=ARMS[1::2], tests=())
+    (row,) = RunsFolder(tmp_path).rows()
+    assert row.score.name == "test accuracy, scratch"
+
+
+def test_a_report_that_is_not_ours_is_listed_without_a_score(tmp_path):
+    write_comparison(tmp_path)
+    for text in ("{", "[]", "{}", '{"arms": [], "verdict": 1}'):
+        (tmp_path / "report.json").write_text(text, encoding="utf-8")
+        (row,) = RunsFolder(tmp_path).rows()
+        assert (row.kind, row.score, row.has_report) == ("comparison", None, True)
+
+
+def test_a_comparison_that_runs_is_listed_from_its_first_moment(tmp_path):
+    arms = ArmsFolder(tmp_path / "compared")
+    with arms.opened({"settings": {}}):
+        (row,) = RunsFolder(tmp_path).rows()
+        assert (row.name, row.kind, row.status) == ("compared", "comparison", "training")
+        assert row.note == "0 trainings finished so far."
+        assert row.patience == LONG_PATIENCE
+        assert row.created
+        assert not row.has_report
+        make_old(tmp_path, seconds=10_000)
+        cell = Cell("linear", 50, 0)
+        arms.member_path(cell).mkdir(parents=True)
+        arms.sign(TrainedCell(cell, (0.5,), 1.0, 1.0, {}))
+        (row,) = RunsFolder(tmp_path).rows()
+        assert row.note == "1 training finished so far."
+        assert time.time() - row.updated < PATIENCE
+        write_comparison(tmp_path / "compared")
+        (row,) = RunsFolder(tmp_path).rows()
+        assert row.status == "complete"
+
+
+def test_a_folder_that_is_not_there_yet_has_no_runs(folder):
+    assert RunsFolder(folder / "runs").rows() == []
 
 
 def test_an_unknown_id_and_a_run_that_went_are_refused(folder):

@@ -179,6 +179,11 @@ class ArmsFolder:
         self.out_dir = out_dir
         self.path = out_dir / "arms"
 
+    @property
+    def task_path(self) -> Path:
+        """What the cells are trained on: here from the first moment, gone with the report."""
+        return self.path / "task.json"
+
     @contextlib.contextmanager
     def opened(self, facts: Mapping[str, Any]) -> Iterator[None]:
         """Refuse finished cells of another task, and a second process; leave no empty folder.
@@ -195,7 +200,7 @@ class ArmsFolder:
             try:
                 if self.finished():
                     refuse_changes(self.out_dir, before=self._read_task(), now=facts)
-                write_json(self._task_path, facts)
+                write_json(self.task_path, facts)
                 yield
             finally:
                 if not self.finished():
@@ -263,16 +268,12 @@ class ArmsFolder:
         """Remove what was kept: its report is written, or there is nothing worth keeping."""
         shutil.rmtree(self.path, ignore_errors=True)
 
-    @property
-    def _task_path(self) -> Path:
-        return self.path / "task.json"
-
     def _place(self, cell: Cell, ending: str) -> Path:
         return self.path / _file_name(cell.arm) / f"{cell.num_labels}-{cell.seed}{ending}"
 
     def _read_task(self) -> dict[str, Any]:
         try:
-            facts = json.loads(self._task_path.read_text(encoding="utf-8"))
+            facts = json.loads(self.task_path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             facts = {}
         return facts if isinstance(facts, dict) else {}

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from regraft.cli import options, terminal
+from regraft.cli.options import data_flags, settings_from
 from regraft.errors import ConfigError
 
 _LIBRARIES = ("fastapi", "starlette", "uvicorn", "plotly", "prometheus_client")
@@ -48,6 +49,14 @@ def studio(
             show_default=False,
         ),
     ] = None,
+    text_column: Annotated[
+        str | None,
+        typer.Option(
+            "--text-column", metavar="NAME", help="Column of the text.", show_default=False
+        ),
+    ] = None,
+    encoding: options.Encoding = None,
+    documents: options.Documents = None,
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, help="Port; 0 takes one that is free.")
     ] = 8420,
@@ -65,7 +74,14 @@ def studio(
       regraft studio
       regraft studio runs --text reviews.txt --labels negative,positive
     """
-    given = {"--labels": labels, "--out": out, "--base": base}
+    given = {
+        "--labels": labels,
+        "--out": out,
+        "--base": base,
+        "--text-column": text_column,
+        "--encoding": encoding,
+        "--documents": documents,
+    }
     alone = [name for name, value in given.items() if value is not None]
     if text is None and alone:
         raise ConfigError(
@@ -73,6 +89,8 @@ def studio(
             "but there are none.",
             remedy="Name a file of texts with --text, or leave it away.",
         )
+    flags = data_flags(text=text_column, encoding=encoding, documents=documents)
+    data = settings_from("pretrain", flags=flags).data
     try:
         import plotly as _plotly  # type: ignore[import-untyped] # noqa: F401 # its script draws
 
@@ -93,5 +111,6 @@ def studio(
             classes=labels.split(",") if labels is not None else (),
             out=out,
             base=base,
+            data=data,
             progress=progress,
         )

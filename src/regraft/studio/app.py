@@ -27,6 +27,7 @@ from regraft.errors import RegraftError
 from regraft.explanation import explanation_css
 from regraft.serve.limits import BodyReader, Limits, RefusedError, failure
 from regraft.studio import inside, runs
+from regraft.studio.differences import differences
 from regraft.studio.guard import REPORT_POLICY, Guard
 from regraft.studio.labelling import MOST_CLASSES, Session
 from regraft.studio.models import MOST_NEW_TOKENS, Models
@@ -175,6 +176,14 @@ def _run_routes(studio: Studio) -> list[Route]:
         found = await run_in_threadpool(folder.rows)
         return JSONResponse({"runs": [row.to_dict() for row in found]})
 
+    async def compared(request: Request) -> Response:
+        asked = dict.fromkeys(request.query_params.getlist("run"))
+
+        def found() -> dict[str, Any]:
+            return differences([(folder.row(run), folder.path(run)) for run in asked])
+
+        return JSONResponse(await run_in_threadpool(found))
+
     async def curve(request: Request) -> Response:
         run_dir, cursor = (
             folder.path(request.path_params["run"]),
@@ -216,6 +225,7 @@ def _run_routes(studio: Studio) -> list[Route]:
 
     return [
         Route("/api/runs", rows),
+        Route("/api/differences", compared),
         Route("/api/runs/{run}/curve", curve),
         Route("/api/runs/{run}/report", report),
         Route("/api/runs/{run}/explain", explained, methods=["POST"]),

@@ -5,17 +5,21 @@ by an id that is made here, so that no request ever names a path. Reads small fi
 whatever it finds: a run that is being written, damaged, or gone since it was listed.
 """
 
+import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
+from regraft.arms import ArmsFolder
 from regraft.errors import RegraftError
-from regraft.evidence import REPORT_NAME
+from regraft.evidence import REPORT_NAME, Comparison
 from regraft.generate import CAN_CONTINUE
+from regraft.report.words import base_arm, counted, percent
 from regraft.runfolder import RunInfo, read_info
 from regraft.serve.limits import RefusedError
 
@@ -28,6 +32,9 @@ _INNER = {"arms", "checkpoints", "tokens"}
 # Of a long curve so much is read for one answer; the page asks on.
 MOST_CURVE_BYTES = 1 << 20
 _MOST_REPORT_BYTES = 64 << 20
+# Seconds without news after which a training may have stopped. A run logs every few steps; members
+# of a blend and cells of a comparison are written when they are finished, and not before.
+PATIENCE, LONG_PATIENCE = 300.0, 3600.0
 
 StudioKind = Literal["language-model", "classifier", "base", "blend", "comparison", "damaged"]
 
@@ -43,7 +50,11 @@ class Score:
 
 @dataclass(frozen=True)
 class RunRow:
-    """A line of the list. `note` says what a person should know: a verdict, or what is broken."""
+    """A line of the list. `note` says what a person should know: a verdict, or what is broken.
+
+    `part_of` is the id of the blend whose base this is. After `patience` seconds without an update,
+    a training may have stopped.
+    """
 
     id: str
     name: str
@@ -60,6 +71,8 @@ class RunRow:
     can_classify: bool = False
     can_continue: bool = False
     has_attention: bool = False
+    part_of: str = ""
+    patience: float = PATIENCE
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -74,16 +87,22 @@ class RunsFolder:
         self._paths: dict[str, Path] = {}
 
     def rows(self) -> list[RunRow]:
-        """All runs, the one that changed last first."""
-        rows = []
-        for path in self._run_dirs():
+        """Those that train first, then the one that changed last; parts behind their whole."""
+        wholes: list[RunRow] = []
+        parts: dict[str, list[RunRow]] = {}
+        for path, part_of in self._run_dirs():
             try:
                 row = _row(path, name=self._name(path))
             except FileNotFoundError:
                 continue  # removed since it was found
             self._paths[row.id] = path
-            rows.append(row)
-        return sorted(rows, key=lambda row: (row.status != "training", -row.updated))
+            if part_of is None:
+                wholes.append(row)
+            else:
+                whole_id = _run_id(self._name(part_of))
+                parts.setdefault(whole_id, []).append(replace(row, part_of=whole_id))
+        wholes = [_with_news(row, parts.get(row.id, ())) for row in wholes]
+        return [one for row in _in_order(wholes) for one in (row, *parts.get(row.id, ()))]
 
     def path(self, run_id: str) -> Path:
         """Where a run lies that was listed before; 404 for any other id, and for one that went."""
@@ -98,27 +117,54 @@ class RunsFolder:
             )
         return path
 
+    def row(self, run_id: str) -> RunRow:
+        """The line of one run, as it is now."""
+        path = self.path(run_id)
+        return _row(path, name=self._name(path))
+
     def _name(self, path: Path) -> str:
         relative = path.relative_to(self.folder).as_posix()
         return self.folder.name or "run" if relative == "." else relative
 
-    def _run_dirs(self) -> Iterator[Path]:
-        num_found = 0
+    def _run_dirs(self) -> Iterator[tuple[Path, Path | None]]:
+        """Every run, and the run whose part it is; parts come in the order of their numbers."""
+        num_found, wholes = 0, set()
         for root, folders, files in os.walk(self.folder):
             path = Path(root)
             depth = len(path.relative_to(self.folder).parts)
             is_run = "run.json" in files
-            if is_run or PAGE_NAME in files:
-                yield path
+            if is_run or PAGE_NAME in files or ("arms" in folders and _is_comparison(path)):
+                yield path, path.parent.parent if path.parent.parent in wholes else None
                 num_found += 1
+            if is_run:
+                wholes.add(path)
             if num_found >= MOST_RUNS or depth >= _DEEPEST:
                 folders.clear()
             # In a run only the bases of a blend are runs.
             folders[:] = [
                 name
-                for name in sorted(folders)
+                for name in sorted(folders, key=lambda name: (name.isdecimal() * len(name), name))
                 if not name.startswith(".") and (name == "bases" if is_run else name not in _INNER)
             ]
+
+
+def _in_order(rows: Sequence[RunRow]) -> list[RunRow]:
+    """Trainings by their beginning: by their news they would change places all the time."""
+    training = [row for row in rows if row.status == "training"]
+    others = [row for row in rows if row.status != "training"]
+    return [
+        *sorted(training, key=lambda row: row.created, reverse=True),
+        *sorted(others, key=lambda row: row.updated, reverse=True),
+    ]
+
+
+def _with_news(row: RunRow, parts: Sequence[RunRow]) -> RunRow:
+    """What happens in a part is news of the whole."""
+    if not parts:
+        return row
+    is_busy = any(part.status == "training" for part in parts)
+    updated = max(row.updated, *(part.updated for part in parts))
+    return replace(row, updated=updated, patience=PATIENCE if is_busy else row.patience)
 
 
 def curve(run_dir: Path, *, cursor: str = "") -> dict[str, Any]:
@@ -168,6 +214,15 @@ def report(run_dir: Path) -> bytes:
     )
 
 
+def read_config(run_dir: Path) -> dict[str, Any]:
+    """The settings in config.json as they are; none where they cannot be read."""
+    try:
+        values = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # what needs it will say so when the run is used
+    return values if isinstance(values, dict) else {}
+
+
 def _records(data: bytes) -> Iterator[dict[str, Any]]:
     for line in data.splitlines():
         try:
@@ -179,27 +234,49 @@ def _records(data: bytes) -> Iterator[dict[str, Any]]:
             yield record
 
 
+def _run_id(name: str) -> str:
+    return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def _is_comparison(path: Path) -> bool:
+    """Does a comparison work here, or did it until it was stopped?"""
+    return ArmsFolder(path).task_path.exists()
+
+
+def _newest(files: Iterable[Path]) -> float:
+    """When one of these changed last; 0 if none is there."""
+    newest = 0.0
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):
+            newest = max(newest, file.stat().st_mtime)
+    return newest
+
+
 def _row(path: Path, *, name: str) -> RunRow:
-    run_id = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    run_id = _run_id(name)
     shown = name.encode("utf-8", "replace").decode()
     files = [path / "run.json", path / METRICS_NAME, page_path(path)]
     present = [file for file in files if file.exists()]
-    updated = max(file.stat().st_mtime for file in present) if present else path.stat().st_mtime
     more: dict[str, Any] = {
         "has_curve": files[1] in present,
         "has_report": files[2] in present,
-        "updated": updated,
+        "updated": _newest(present) or path.stat().st_mtime,
     }
     if files[0] not in present:
-        return _comparison_row(path, run_id=run_id, name=shown, more=more)
+        if files[2] in present:
+            return _comparison_row(path, run_id=run_id, name=shown, more=more)
+        return _unfinished_comparison_row(path, run_id=run_id, name=shown)
     try:
-        info, config = read_info(path), _config(path)
+        info, config = read_info(path), read_config(path)
     except RegraftError as error:
         # Where the folder lies is the command line's business, not the page's.
         note = error.problem.replace(str(path), shown)
         return RunRow(run_id, shown, "damaged", "damaged", "", note=note, **more)
     family = str(config.get("model", {}).get("family", ""))
     is_complete = info.status == "complete"
+    if not is_complete:
+        # Checkpoints, tokens and members are news, too.
+        more["updated"] = max(more["updated"], _newest(path.glob("*/*")))
     is_network = info.kind == "classifier" and family != "bag"
     objective = (config.get("objective") or {}).get("kind", "causal")
     return RunRow(
@@ -214,28 +291,40 @@ def _row(path: Path, *, name: str) -> RunRow:
         can_classify=is_complete and info.kind in ("classifier", "blend"),
         can_continue=is_complete and info.kind == "language-model" and objective in CAN_CONTINUE,
         has_attention=is_complete and is_network,
+        patience=LONG_PATIENCE if info.kind == "blend" else PATIENCE,
         **more,
     )
 
 
 def _comparison_row(path: Path, *, run_id: str, name: str, more: dict[str, Any]) -> RunRow:
     try:
-        told = json.loads((path / REPORT_NAME).read_text(encoding="utf-8"))
-        arms = {arm["name"]: float(arm["test_accuracy"]["mean"]) for arm in told["arms"]}
-        best = max(arms, key=lambda arm: arms[arm])
-        score = Score(f"test accuracy, {best}", arms[best], f"{arms[best]:.1%}")
-        created, note = str(told["created"]), str(told["verdict"])
-    except (OSError, ValueError, KeyError, TypeError):
+        found = Comparison.from_dict(json.loads((path / REPORT_NAME).read_text(encoding="utf-8")))
+        arm = next(arm for arm in found.arms if arm.name == base_arm(found))
+        score = _share(f"test accuracy, {arm.name}", arm.test_accuracy.mean)
+        created, note = found.created, found.verdict
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         score, created, note = None, "", ""  # another report.html; the page itself can be shown
     return RunRow(run_id, name, "comparison", "complete", created, score=score, note=note, **more)
 
 
-def _config(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}  # what needs it will say so when the run is used
-    return values if isinstance(values, dict) else {}
+def _unfinished_comparison_row(path: Path, *, run_id: str, name: str) -> RunRow:
+    folder = ArmsFolder(path)
+    began = folder.task_path.stat().st_mtime
+    num_finished = len(folder.finished())
+    return RunRow(
+        run_id,
+        name,
+        "comparison",
+        "training",
+        datetime.fromtimestamp(began, timezone.utc).isoformat(timespec="seconds"),
+        max(began, _newest(folder.path.glob("*/*"))),
+        note=f"{counted(num_finished, 'training')} finished so far.",
+        patience=LONG_PATIENCE,
+    )
+
+
+def _share(name: str, value: float) -> Score:
+    return Score(name, value, f"{percent(value)} %")
 
 
 def _score(info: RunInfo, *, is_complete: bool) -> Score | None:
@@ -245,11 +334,11 @@ def _score(info: RunInfo, *, is_complete: bool) -> Score | None:
             return None
         if info.kind == "blend":
             value = float(result["scores"]["blend"]["accuracy"]["mean"])
-            return Score("accuracy on unseen labels", value, f"{value:.1%}")
+            return _share("accuracy on unseen labels", value)
         if info.kind == "classifier" and result.get("valid_accuracy"):
             kept = result.get("best_epoch")
             value = float(result["valid_accuracy"][-1 if kept is None else kept])
-            return Score(f"valid {result.get('followed', 'accuracy')}", value, f"{value:.1%}")
+            return _share(f"valid {result.get('followed', 'accuracy')}", value)
         if result.get("bits_per_byte"):
             value = float(result["bits_per_byte"])
             return Score("bits a byte", value, f"{value:.3f}")

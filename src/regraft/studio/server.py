@@ -16,7 +16,7 @@ import uvicorn
 from jaxtyping import Float
 
 from regraft.baselines import fit_space
-from regraft.config import resolve
+from regraft.config import DataSettings, resolve
 from regraft.errors import ConfigError
 from regraft.features import document_vectors
 from regraft.runfolder import load_run
@@ -24,7 +24,7 @@ from regraft.runtime import SILENT, Progress
 from regraft.serve.server import bound_socket
 from regraft.studio.app import Studio, build_app
 from regraft.studio.labelfile import LabelFile
-from regraft.studio.labelling import Session, Vectors
+from regraft.studio.labelling import Session, Vectors, checked_classes
 from regraft.studio.models import Models
 from regraft.studio.runs import RunsFolder
 from regraft.text import read_documents
@@ -41,22 +41,25 @@ def studio(
     classes: Sequence[str] = (),
     out: Path | None = None,
     base: Path | None = None,
+    data: DataSettings | None = None,
     progress: Progress = SILENT,
 ) -> None:
-    """Serve the page until SIGTERM or Ctrl-C."""
-    if not folder.is_dir():
+    """Serve the page until SIGTERM or Ctrl-C. `data` says how the file of texts is read."""
+    if folder.exists() and not folder.is_dir():
         raise ConfigError(
-            f"There is no folder {folder}.",
+            f"{folder} is no folder.",
             "The studio shows the runs in a folder.",
             remedy="Give the folder that your --out options point into, such as runs.",
         )
     with bound_socket(_HOST, port, has_key=False) as listener:
         session = None
         if text is not None:
-            session = build_session(text, classes=classes, out=out, base=base)
+            session = build_session(text, classes=classes, out=out, base=base, data=data)
         listener.listen()
         address = f"http://{_HOST}:{listener.getsockname()[1]}"
         server = build_server(Studio(RunsFolder(folder.resolve()), Models(), session))
+        if not folder.exists():
+            progress.say(f"There is no folder {folder} yet; runs appear when something is in it.")
         progress.say(f"The studio is on {address}; Ctrl-C stops it.")
         if opens_browser:
             # Later: a browser that is quicker than we are would find nobody.
@@ -83,14 +86,23 @@ def build_server(parts: Studio) -> uvicorn.Server:
 
 
 def build_session(
-    text: Path, *, classes: Sequence[str], out: Path | None, base: Path | None
+    text: Path,
+    *,
+    classes: Sequence[str],
+    out: Path | None,
+    base: Path | None,
+    data: DataSettings | None = None,
 ) -> Session:
-    """The texts of a file, the labels given before, and the vectors to learn from."""
-    data = resolve("pretrain").data
+    """The texts of a file, the labels given before, and the vectors to learn from.
+
+    All that may be refused is looked at before a file of labels is begun.
+    """
+    documents = list(read_documents([text], data=data or resolve("pretrain").data))
+    vectors = _latent_vectors if base is None else _base_vectors(base)
+    if classes:
+        checked_classes(classes)
     file = LabelFile(out or text.with_name(f"{text.name.partition('.')[0]}-labels.csv"))
     try:
-        documents = list(read_documents([text], data=data))
-        vectors = _latent_vectors if base is None else _base_vectors(base)
         return Session(documents, file=file, vectors=vectors, classes=classes)
     except BaseException:
         file.close()

@@ -10,7 +10,7 @@ const views = { runs, try: attempts, inside: insides, label: labels, generate: g
 let current = null;
 
 function named() {
-  const name = location.hash.slice(1);
+  const name = location.hash.slice(1).split("?")[0];
   return name in views ? name : "runs";
 }
 

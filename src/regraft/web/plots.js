@@ -5,6 +5,12 @@ const NUM_LINES = 6;
 const DASHES = ["solid", "dash", "dot", "dashdot"];
 const redraws = new Map();
 
+// plotly writes styles of drawings as attributes, which the page's policy refuses; as properties they are allowed.
+SVGElement.prototype.setAttribute = function setAttribute(name, value) {
+  if (name === "style") this.style.cssText = value;
+  else Element.prototype.setAttribute.call(this, name, value);
+};
+
 function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
