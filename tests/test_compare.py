@@ -156,6 +156,18 @@ def without_times(comparison: Comparison) -> dict[str, Any]:
     return plain
 
 
+def test_runs_that_stop_at_different_epochs_have_a_report(
+    compared: Compared, tmp_path: Path
+) -> None:
+    patient = {"train.epochs": 6, "train.patience": 1, "train.lr": 0.003}
+    settings = resolve("finetune", overrides={**TINY, **patient})
+    inputs = {**compared.inputs, "settings": settings, "arms": ["pretrained"], "seeds": 4}
+    comparison = compare(**inputs)
+    (arm,) = comparison.arms
+    assert len(set(map(len, arm.valid_curves))) > 1
+    assert (tmp_path / "accuracy.svg") == write_report(comparison, tmp_path)["accuracy.svg"]
+
+
 def test_first_seed_comes_from_the_settings(compared: Compared) -> None:
     settings = resolve("finetune", overrides={**TINY, "train.epochs": 1, "train.seed": 7})
     progress = Noting()

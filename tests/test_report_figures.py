@@ -74,6 +74,20 @@ def test_accuracy_shows_the_mean_over_seeds():
     np.testing.assert_allclose(axes.lines[0].get_ydata(), [50, 70, 80])
 
 
+def test_runs_that_stop_early_stay_at_what_they_kept():
+    arm = dataclasses.replace(
+        ARMS[0],
+        valid_curves=((0.5, 0.7, 0.6), (0.5, 0.6, 0.8, 0.9, 0.8)),
+        chosen=({"epoch": 1}, {"epoch": 3}),
+    )
+    axes = figures.accuracy_figure(comparison(arms=(arm,))).axes[0]
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [50, 65, 70, 80, 75])
+    # A report that does not say what was chosen: the last epoch counts.
+    arm = dataclasses.replace(arm, chosen=())
+    axes = figures.accuracy_figure(comparison(arms=(arm,))).axes[0]
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [50, 65, 70, 75, 70])
+
+
 def test_arms_without_a_curve_on_valid_are_left_out():
     arms = (dataclasses.replace(ARMS[0], valid_curves=()), *ARMS[1:])
     axes = figures.accuracy_figure(comparison(arms=arms)).axes[0]

@@ -62,7 +62,7 @@ def accuracy_figure(comparison: Comparison) -> "Figure":
     lines = []
     styles = arm_styles(arm.name for arm in comparison.arms)
     for arm in comparison.arms:
-        epochs = [list(shares) for shares in zip(*arm.valid_curves, strict=True)]
+        epochs = list(zip(*_to_the_end(arm), strict=True))
         if epochs:
             lines.append(
                 Line(
@@ -81,6 +81,25 @@ def accuracy_figure(comparison: Comparison) -> "Figure":
     name_axes(axes, title="Accuracy on valid, %", across="epoch (0: before the first)")
     draw_lines(axes, lines)
     return figure
+
+
+def _to_the_end(arm: ArmSummary) -> list[tuple[float, ...]]:
+    """The curves of an arm made equally long: a run that stopped early stays at what it kept."""
+    longest = max(map(len, arm.valid_curves), default=0)
+    return [
+        (*curve, *[kept] * (longest - len(curve)))
+        for curve, (_, kept) in zip(arm.valid_curves, _kept(arm), strict=True)
+    ]
+
+
+def _kept(arm: ArmSummary) -> list[tuple[int, float]]:
+    """(epoch, accuracy on valid) of what each run kept: the last, if none was chosen."""
+    chosen = arm.chosen if len(arm.chosen) == len(arm.valid_curves) else ()
+    kept = []
+    for run, curve in enumerate(arm.valid_curves):
+        epoch = chosen[run].get("epoch", len(curve) - 1) if chosen else len(curve) - 1
+        kept.append((epoch, curve[epoch]))
+    return kept
 
 
 def curve_figure(comparison: Comparison) -> "Figure":
