@@ -89,8 +89,8 @@ def test_leaks_from_the_text_are_counted_and_scored_apart(curve: Curve) -> None:
     comparison = curve.comparison
     assert (comparison.num_text_leaks, comparison.num_test_leaks) == (3, 0)
     assert (
-        "3 of the test examples are also, exactly or nearly, in the text without labels; scores "
-        "are given with and without them."
+        "3 of the test examples are also, exactly or nearly, in the text without labels; they "
+        "decide nothing, and scores are given with and without them."
     ) in comparison.warnings
     for arm in comparison.arms:
         assert arm.test_accuracy_without_leaks is not None

@@ -22,7 +22,7 @@ from regraft.config import (
     settings_to_dict,
 )
 from regraft.errors import ConfigError, DataError, RunFolderError
-from regraft.evidence import Comparison
+from regraft.evidence import OUTCOMES_NAME, Comparison, Outcomes
 from regraft.seal import file_fingerprint
 from regraft.subsets import ALL
 
@@ -112,16 +112,28 @@ def check_files(request: Request) -> None:
             )
 
 
-def load_comparison(path: Path) -> Comparison:
-    """The comparison that a report.json tells."""
+def load_comparison(
+    path: Path, *, remedy: str = "Choose another --out, or remove the file."
+) -> Comparison:
+    """The comparison that a report.json tells, with the outcomes that lie beside it, if any."""
+    outcomes_path, outcomes = path.with_name(OUTCOMES_NAME), None
+    read = path
     try:
-        return Comparison.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        comparison = Comparison.from_dict(_read_json(path))
+        if outcomes_path.exists():
+            read = outcomes_path
+            outcomes = Outcomes.from_dict(_read_json(outcomes_path))
+        return dataclasses.replace(comparison, outcomes=outcomes)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(
-            f"{path} cannot be read: {error}.",
-            "Expected the report of a comparison.",
-            remedy="Choose another --out, or remove the file.",
+            f"{read} cannot be read: {error}.",
+            "Expected what `regraft compare` has written.",
+            remedy=remedy,
         ) from error
+
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def read_request(like: Comparison, *, source: Path) -> Request:

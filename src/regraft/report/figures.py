@@ -119,9 +119,9 @@ def curve_figure(comparison: Comparison) -> "Figure":
                 name,
                 styles.get(name) or arm_styles([name])[name],
                 xs=[point.num_labels for point in found],
-                ys=[100 * point.accuracy.mean for point in found],
-                lows=[100 * point.accuracy.low for point in found],
-                highs=[100 * point.accuracy.high for point in found],
+                ys=[100 * point.deciding.mean for point in found],
+                lows=[100 * point.deciding.low for point in found],
+                highs=[100 * point.deciding.high for point in found],
             )
         )
     figure, axes = line_axes([line.name for line in lines])
