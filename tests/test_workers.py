@@ -194,10 +194,20 @@ def test_killed_process_is_told() -> None:
         )
 
 
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nowhere://"])
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nowhere://", "foo", "127.0.0.1:9"])
 def test_address_without_a_scheduler_is_refused(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("regraft.workers.SECONDS_TO_CONNECT", 0.3)
     with pytest.raises(ConfigError, match=f"There is no Dask scheduler at {address}"):
         cluster_size(address)
+
+
+def test_command_with_a_wrong_address_ends_at_once_and_without_a_traceback() -> None:
+    code = "from regraft.workers import cluster_size; cluster_size('foo')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    told = "There is no Dask scheduler at foo: it names no port. Expected an address such as"
+    assert told in done.stderr
+    assert "Client" not in done.stderr

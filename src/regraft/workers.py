@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import signal
+import socket
 import tempfile
 import threading
 import time
@@ -277,6 +278,7 @@ def _connected(address: str) -> Any:
             remedy="Run: pip install 'regraft[cluster]'.",
         ) from error
     try:
+        _knock(address)
         return Client(address, timeout=SECONDS_TO_CONNECT, set_as_default=False)
     except (OSError, ValueError) as error:
         raise ConfigError(
@@ -284,3 +286,14 @@ def _connected(address: str) -> Any:
             "Expected an address such as tcp://host:8786.",
             remedy="Check --cluster, or start one with `dask scheduler`.",
         ) from error
+
+
+def _knock(address: str) -> None:
+    """An OSError if nobody listens there: a Client that never connected dies loudly, and late."""
+    scheme, _, place = address.rpartition("://")
+    if scheme in ("", "tcp", "tls"):
+        host, _, port = place.rpartition(":")
+        if not port.isdigit():
+            raise ValueError("it names no port")
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=SECONDS_TO_CONNECT):
+            pass

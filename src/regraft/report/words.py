@@ -150,6 +150,11 @@ def _told_limit(smallest_difference: float) -> str:
 def accuracy_note(comparison: Comparison) -> str:
     """How to read the figure of accuracy by epoch."""
     note = "Lines are means over seeds, bands reach from the lowest to the highest seed."
+    if any("epoch" in chosen for arm in comparison.arms for chosen in arm.chosen):
+        note += (
+            " A ring is the epoch whose weights a run kept, where its line then stays; the number "
+            "beside a name is the mean of these."
+        )
     flat = [arm.name for arm in comparison.arms if len(next(iter(arm.valid_curves), ())) == 1]
     if len(flat) == 1:
         return f"{note} The dashed line is the {flat[0]} arm, which knows no epochs."
@@ -163,7 +168,7 @@ def curve_note(comparison: Comparison) -> str:
     note = (
         "Accuracy on test against the number of labelled examples, which grows by a factor along "
         "the axis; every larger set holds the smaller ones. Bands are 95 % intervals over seeds "
-        "and test examples."
+        "and test examples; of many arms a few have one, and the table has all."
     )
     if any(point.accuracy_without_leaks is not None for point in comparison.curve):
         note += " Test texts that were seen before or repeat one are left out."
