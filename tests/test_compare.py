@@ -343,7 +343,11 @@ def test_folder_is_refused_before_any_work(compared: Compared, tmp_path: Path) -
     write_report(compared.comparison, out)
     (tmp_path / "file").write_text("mine")
     for folder, message in (
-        (out, f"{out} already holds a report. Choose another --out, or remove the folder."),
+        (
+            out,
+            f"{out} already holds the report of another command. "
+            "Choose another --out, or remove the folder.",
+        ),
         (
             tmp_path / "file",
             f"{tmp_path / 'file'} exists and is not a folder. "
@@ -361,6 +365,16 @@ def test_folder_is_refused_before_any_work(compared: Compared, tmp_path: Path) -
         assert str(caught.value) == message
         assert progress.tasks == []
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_repeated_command_is_shown_its_report(compared: Compared, tmp_path: Path) -> None:
+    out, progress = tmp_path / "out", Recorder()
+    write_report(compared.comparison, out)
+    inputs = {**compared.inputs, "out": out, "command": compared.comparison.command}
+    assert compare(**inputs, progress=progress) == compared.comparison
+    assert progress.messages == [f"{out} is complete already."]
+    with pytest.raises(RunFolderError, match="holds a report of other seeds 2"):
+        compare(**{**inputs, "seeds": 3})
 
 
 def test_finished_comparison_is_not_taken_for_another(compared: Compared, tmp_path: Path) -> None:

@@ -85,9 +85,10 @@ def compare(
 
     With a folder `out`, what is finished is kept there until `write_report` writes the report
     beside it: a comparison that was killed goes on when it is called again, and one that has its
-    report is given back with `resume`. With `jobs`, as many runs at a time, each in a process of
-    its own; with `cluster`, the address of a Dask scheduler, on its workers. Sums are rounded
-    differently on another number of threads: results are repeated exactly with the same jobs.
+    report is given back with `resume`, or if the command is the same. With `jobs`, as many runs at
+    a time, each in a process of its own; with `cluster`, the address of a Dask scheduler, on its
+    workers. Sums are rounded differently on another number of threads: results are repeated exactly
+    with the same jobs.
     """
     bases = {FIRST: Path(base)} | {name: Path(p) for name, p in (more_bases or {}).items()}
     if arms is None:
@@ -145,7 +146,7 @@ def run_request(
         else:
             out_dir = Path(out)
             ledger_path = out_dir.absolute().parent / LEDGER_NAME
-            _check_out(out_dir, resume=resume)
+            _check_out(out_dir, resume=resume, command=command)
         check_readable(request.test)
         check_files(request)
         workforce = _workforce(request, jobs=jobs, cluster=cluster)
@@ -201,19 +202,23 @@ def run_request(
         )
 
 
-def _check_out(out_dir: Path, *, resume: bool) -> None:
-    """Refuse a folder that cannot take the report, before any work is done for it."""
+def _check_out(out_dir: Path, *, resume: bool, command: str) -> None:
+    """Refuse a folder that cannot take the report, before any work is done for it.
+
+    A command that is repeated is shown what it has made: it may have been killed at its farewell.
+    """
     if out_dir.exists() and not out_dir.is_dir():
         raise RunFolderError(
             f"{out_dir} exists and is not a folder.",
             "A comparison is written into a folder.",
             remedy="Choose another --out.",
         )
-    # Killed between its report and its farewell, a comparison has ended all the same.
-    is_left = ArmsFolder(out_dir).path.exists()
-    if (out_dir / REPORT_NAME).exists() and not resume and not is_left:
+    report_path = out_dir / REPORT_NAME
+    if not report_path.exists() or resume or ArmsFolder(out_dir).path.exists():
+        return
+    if load_comparison(report_path).command != command:
         raise RunFolderError(
-            f"{out_dir} already holds a report.",
+            f"{out_dir} already holds the report of another command.",
             remedy="Choose another --out, or remove the folder.",
         )
 

@@ -6,7 +6,7 @@ Comes in: what a user gave, or the report of a comparison that is to be repeated
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -164,6 +164,43 @@ def read_request(like: Comparison, *, source: Path) -> Request:
         ) from error
 
 
+def relocated(
+    request: Request,
+    *,
+    bases: Mapping[str, Path],
+    texts: Sequence[Path],
+    files: Mapping[str, Path],
+    beside: Path,
+) -> Request:
+    """The same request where its files lie now: as given, else as asked, else beside the report.
+
+    Whether they hold the same is told by their fingerprints, later.
+    """
+
+    def found(path: Path) -> Path:
+        places = (path, beside / path, beside / path.name)
+        return next((place for place in places if place.exists()), path)
+
+    strange = [name for name in bases if name not in request.bases]
+    if strange:
+        known = ", ".join(name for name in request.bases if name) or "none with a name"
+        raise ConfigError(
+            f"The report knows no base called {strange[0]!r}.",
+            f"Its bases are the first and {known}.",
+            remedy="Give --base PATH for the first, --base NAME=PATH for another.",
+        )
+    moved = {name: found(path) for name, path in request.bases.items()} | dict(bases)
+    valid = files.get("valid") or (None if request.valid is None else found(request.valid))
+    return dataclasses.replace(
+        request,
+        bases=moved,
+        train=files.get("train") or found(request.train),
+        valid=valid,
+        test=files.get("test") or found(request.test),
+        texts=tuple(texts) or tuple(map(found, request.texts)),
+    )
+
+
 def refuse_other_data(like: Comparison, *, task: Task, request: Request) -> None:
     """Refuse to repeat a comparison on other examples or bases."""
     now = {**task.fingerprints, "test_file": request.to_dict()["test_file"]}
@@ -173,5 +210,6 @@ def refuse_other_data(like: Comparison, *, task: Task, request: Request) -> None
         raise DataError(
             f"The data differ from those of the report: {', '.join(changed)}.",
             "A comparison is repeated on the same examples and bases.",
-            remedy="Restore the files that its report names, or compare anew without --from.",
+            remedy="Restore the files that its report names, say where they lie with --base, "
+            "--train, --valid, --test and --unlabelled, or compare anew without --from.",
         )
