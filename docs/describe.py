@@ -63,7 +63,8 @@ BESIDES = """\
 | `regraft predict --out x.csv` | `text`, `label`, its `probability`, and `p(LABEL)` of each label |
 | `regraft predict --out x.jsonl` | an object a line: the same, with `probabilities` by label |
 | `regraft studio --text` | a csv with `text`, `label`, `use`, `query`, `row`: to be read by `fit` |
-| `regraft compare` | `openings.json` beside its folder: who opened which test file when |
+| `regraft compare`, `evaluate`, `fit` | `openings.json` beside: who opened which test file when |
+| `regraft compare` | `outcomes.json`: which test examples each run answered rightly |
 | `regraft tokenize` | a folder with `store.json`, below, and shards of ids and offsets |
 """
 

@@ -23,6 +23,8 @@ from regraft.report import comparison_to_dict, write_report
 NEURAL = ("pretrained", "scratch", "frozen")
 SETTINGS = resolve("finetune", overrides={**TINY, "train.epochs": 2})
 NUM_LEAKS = 2
+# Train for the texts of valid and test, and valid for those of test.
+SEARCHED = ["near duplicates", "near duplicates"]
 
 
 class Noting(Recorder):
@@ -77,7 +79,7 @@ def test_curves_begin_before_the_first_epoch(compared: Compared) -> None:
 
 
 def test_test_file_comes_after_the_last_training(compared: Compared) -> None:
-    assert compared.progress.tasks == ["7 runs", "near duplicates", "test"]
+    assert compared.progress.tasks == [*SEARCHED, "7 runs", "test"]
     cells = [f"{arm}, 32 labels, seed {seed}" for seed in (0, 1) for arm in DEFAULT_ARMS]
     trained = [cell for cell in cells if cell != "linear, 32 labels, seed 1"]
     notes = [note.partition(", valid")[0] for note in compared.progress.notes if " of 7: " in note]
@@ -131,8 +133,12 @@ def test_test_file_that_was_trained_on_is_refused(compared: Compared, tmp_path: 
     shuffled = tmp_path / "test.csv"
     head, *rows = compared.inputs["train"].read_text().splitlines(keepends=True)
     shuffled.write_text("".join([head, *reversed(rows)]))
+    progress, out = Recorder(), tmp_path / "runs" / "out"
     with pytest.raises(DataError, match=r"Every example of .*test\.csv is also in train or valid"):
-        compare(**{**inputs, "test": shuffled})
+        compare(**{**inputs, "test": shuffled}, out=out, progress=progress)
+    # Nothing was trained for it, and no label was looked at.
+    assert progress.tasks == SEARCHED
+    assert not (tmp_path / "runs").exists() or list((tmp_path / "runs").iterdir()) == []
 
 
 def test_equal_seeds_give_an_equal_comparison(compared: Compared) -> None:
@@ -156,6 +162,18 @@ def without_times(comparison: Comparison) -> dict[str, Any]:
     return plain
 
 
+def test_runs_that_stop_at_different_epochs_have_a_report(
+    compared: Compared, tmp_path: Path
+) -> None:
+    patient = {"train.epochs": 6, "train.patience": 1, "train.lr": 0.003}
+    settings = resolve("finetune", overrides={**TINY, **patient})
+    inputs = {**compared.inputs, "settings": settings, "arms": ["pretrained"], "seeds": 4}
+    comparison = compare(**inputs)
+    (arm,) = comparison.arms
+    assert len(set(map(len, arm.valid_curves))) > 1
+    assert (tmp_path / "accuracy.svg") == write_report(comparison, tmp_path)["accuracy.svg"]
+
+
 def test_first_seed_comes_from_the_settings(compared: Compared) -> None:
     settings = resolve("finetune", overrides={**TINY, "train.epochs": 1, "train.seed": 7})
     progress = Noting()
@@ -170,8 +188,8 @@ def test_leaks_are_counted_and_scored_apart(compared: Compared) -> None:
     assert comparison.num_test == 16 + NUM_LEAKS
     assert comparison.num_test_leaks == NUM_LEAKS
     assert (
-        "2 of the test examples are also, exactly or nearly, in train or valid; "
-        "scores are given with and without them."
+        "2 of the test examples are also, exactly or nearly, in train or valid; they decide "
+        "nothing, and scores are given with and without them."
     ) in comparison.warnings
     for arm in comparison.arms:
         assert arm.test_accuracy_without_leaks is not None
@@ -232,7 +250,7 @@ def test_interrupted_comparison_goes_on_to_the_same_report(
     assert [path.name for path in out.iterdir()] == ["arms"]
     comparison = compare(**inputs, progress=progress)
     assert progress.messages == ["4 of 7 runs are finished already."]
-    assert progress.tasks == ["3 runs", "near duplicates", "test"]
+    assert progress.tasks == [*SEARCHED, "3 runs", "test"]
     assert without_times(comparison) == without_times(compared.comparison)
 
     write_report(comparison, out)
@@ -252,7 +270,7 @@ def test_bad_test_file_loses_no_finished_run(compared: Compared, tmp_path: Path)
     test.write_bytes(compared.inputs["test"].read_bytes())
     progress = Recorder()
     compare(**inputs, progress=progress)
-    assert progress.tasks == ["near duplicates", "test"]
+    assert progress.tasks == [*SEARCHED, "test"]
 
 
 def test_interruption_before_any_run_leaves_nothing(compared: Compared, tmp_path: Path) -> None:
@@ -325,7 +343,11 @@ def test_folder_is_refused_before_any_work(compared: Compared, tmp_path: Path) -
     write_report(compared.comparison, out)
     (tmp_path / "file").write_text("mine")
     for folder, message in (
-        (out, f"{out} already holds a report. Choose another --out, or remove the folder."),
+        (
+            out,
+            f"{out} already holds the report of another command. "
+            "Choose another --out, or remove the folder.",
+        ),
         (
             tmp_path / "file",
             f"{tmp_path / 'file'} exists and is not a folder. "
@@ -343,6 +365,16 @@ def test_folder_is_refused_before_any_work(compared: Compared, tmp_path: Path) -
         assert str(caught.value) == message
         assert progress.tasks == []
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_repeated_command_is_shown_its_report(compared: Compared, tmp_path: Path) -> None:
+    out, progress = tmp_path / "out", Recorder()
+    write_report(compared.comparison, out)
+    inputs = {**compared.inputs, "out": out, "command": compared.comparison.command}
+    assert compare(**inputs, progress=progress) == compared.comparison
+    assert progress.messages == [f"{out} is complete already."]
+    with pytest.raises(RunFolderError, match="holds a report of other seeds 2"):
+        compare(**{**inputs, "seeds": 3})
 
 
 def test_finished_comparison_is_not_taken_for_another(compared: Compared, tmp_path: Path) -> None:

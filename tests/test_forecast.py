@@ -63,6 +63,30 @@ def test_share_of_a_job_counts() -> None:
     assert forecast.left() == pytest.approx(15 + 20)
 
 
+def test_long_job_tells_before_a_tenth_of_it_is_done() -> None:
+    forecast = Forecast({"a": 1, "b": 1}, kinds={"a": "x", "b": "x"}, num_jobs=2)
+    forecast.move("a", share=0.01, seconds=36)
+    assert forecast.left() == pytest.approx(3600)
+
+
+def test_job_that_has_ended_is_not_moved_by_what_is_heard_late() -> None:
+    forecast = Forecast({"a": 1, "b": 1}, kinds={"a": "x", "b": "x"}, num_jobs=2)
+    forecast.end("a", seconds=10)
+    forecast.move("a", share=0.5, seconds=100)
+    assert forecast.left() == pytest.approx(10)
+
+
+def test_what_comes_before_a_job_starts_is_not_its_pace() -> None:
+    now = iter([0.0, 0.0, 50.0, *[60.0] * 4]).__next__
+    forecast = Forecast({"a": 1, "b": 1}, kinds={"a": "x", "b": "x"}, num_jobs=1)
+    bar = Forecasting(Moved(), forecast, clock=now)
+    bar.start("2 runs")
+    within = bar.of("a", name="a")
+    within.start("fine-tune", total=4)
+    within.advance(2)
+    assert forecast.left() == pytest.approx(10 + 20)
+
+
 def test_longest_job_is_the_least_that_is_left() -> None:
     forecast = Forecast({"a": 1, "b": 8}, kinds={"a": "x", "b": "x"}, num_jobs=4)
     assert forecast.left() == 8

@@ -74,6 +74,24 @@ def test_accuracy_shows_the_mean_over_seeds():
     np.testing.assert_allclose(axes.lines[0].get_ydata(), [50, 70, 80])
 
 
+def test_runs_that_stop_early_stay_at_what_they_kept():
+    arm = dataclasses.replace(
+        ARMS[0],
+        valid_curves=((0.5, 0.7, 0.6), (0.5, 0.6, 0.8, 0.9, 0.8)),
+        chosen=({"epoch": 1}, {"epoch": 3}),
+    )
+    axes = figures.accuracy_figure(comparison(arms=(arm,))).axes[0]
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [50, 65, 70, 80, 75])
+    # Rings mark what was kept, and the number beside the name is its mean, as in the table.
+    rings = [tuple(float(line.get_data()[axis][0]) for axis in (0, 1)) for line in axes.lines[1:]]
+    assert rings == [(1, 70), (3, 90)]
+    assert [text.get_text() for text in axes.texts] == ["pretrained 80.0"]
+    # A report that does not say what was chosen: the last epoch counts.
+    arm = dataclasses.replace(arm, chosen=())
+    axes = figures.accuracy_figure(comparison(arms=(arm,))).axes[0]
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [50, 65, 70, 75, 70])
+
+
 def test_arms_without_a_curve_on_valid_are_left_out():
     arms = (dataclasses.replace(ARMS[0], valid_curves=()), *ARMS[1:])
     axes = figures.accuracy_figure(comparison(arms=arms)).axes[0]
@@ -86,7 +104,27 @@ def test_curve_is_on_a_log_axis_with_every_size():
     assert [text.get_text() for text in axes.get_xticklabels()] == [f"{size:,}" for size in SIZES]
     np.testing.assert_allclose(axes.lines[0].get_xdata(), SIZES)
     assert axes.lines[0].get_ydata()[-1] == pytest.approx(87.4)
-    assert len(axes.collections) == 11
+
+
+def test_curve_of_many_arms_has_bands_for_those_that_matter():
+    # The base, what its worth is held against, and the best of the others.
+    many = full_comparison()
+    axes = figures.curve_figure(many).axes[0]
+    banded = {tuple(band.get_facecolor()[0][:3]) for band in axes.collections}
+    lines = {line.get_color() for line in axes.lines}
+    assert (len(axes.collections), len(banded), len(lines)) == (4, 4, 11)
+    few = full_comparison(curve=tuple(point for point in many.curve if ":" not in point.arm)[:24])
+    assert len(figures.curve_figure(few).axes[0].collections) == 4
+
+
+def test_curve_leaves_out_leaks_where_they_decide_nothing():
+    clean = Interval(0.5, 0.4, 0.6)
+    points = tuple(
+        dataclasses.replace(point, accuracy_without_leaks=clean)
+        for point in full_comparison().curve
+    )
+    axes = figures.curve_figure(full_comparison(curve=points)).axes[0]
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [50] * len(SIZES))
 
 
 def test_curve_does_not_write_sizes_over_each_other():

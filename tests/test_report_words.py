@@ -81,7 +81,10 @@ def test_lead_and_sentence_tell_how_often_the_test_was_opened():
     assert words.openings_sentence(comparison()) == ""
     assert "opened twice so far." in words.lead(full_comparison())
     one = full_comparison(openings=full_comparison().openings[:1])
-    assert words.openings_sentence(one).endswith("once: for this comparison.")
+    assert words.openings_sentence(one) == (
+        "The test labels have been opened once: for this comparison. Counted by openings.json, "
+        "beside the folder of this comparison."
+    )
     three = full_comparison(openings=3 * one.openings)
     assert words.openings_sentence(three).startswith("The test labels have been opened 3 times.")
 
@@ -195,3 +198,18 @@ def test_lead_tells_of_a_curve_that_ends_before_all_labels():
     assert words.lead(full_comparison()).startswith("Learned from 1,600 examples, tuned on 400; ")
     told = words.lead(full_comparison(curve=points))
     assert told.startswith("Learned from 400 of 1,600 examples, tuned on 400; ")
+
+
+def test_what_decides_is_told_where_it_is_not_all():
+    whole = comparison(num_deciding=77)
+    assert words.arms_note(whole).endswith("repeat one: by these 77 examples it is decided.")
+    assert words.leak_sentences(whole)[-1] == (
+        "77 of 80 test examples, seen nowhere before and each text once, decide: verdict, tests, "
+        "label curve and worth in labels."
+    )
+    repeats = comparison(num_test_leaks=0, num_deciding=77)
+    assert words.has_leaks(repeats)
+    assert not words.has_leaks(comparison(num_test_leaks=0, num_deciding=80))
+    arm = dataclasses.replace(repeats.arms[0], macro_f1_without_leaks=0.75)
+    assert words.clean_macro_f1(repeats, arm) == "75.0 without leaks"
+    assert words.clean_macro_f1(comparison(num_test_leaks=0), arm) == ""

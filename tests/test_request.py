@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from regraft.config import resolve
 from regraft.errors import ConfigError, DataError, RunFolderError
 from regraft.evidence import Comparison
 from regraft.report import write_report
-from regraft.request import load_comparison, read_request
+from regraft.request import load_comparison, read_request, relocated
 
 SETTINGS = resolve("finetune", overrides={**TINY, "train.epochs": 1})
 ARMS = ("pretrained", "pretrained:other", "scratch", "linear", "latent", "embedding:other")
@@ -89,8 +90,8 @@ def test_leaks_from_the_text_are_counted_and_scored_apart(curve: Curve) -> None:
     comparison = curve.comparison
     assert (comparison.num_text_leaks, comparison.num_test_leaks) == (3, 0)
     assert (
-        "3 of the test examples are also, exactly or nearly, in the text without labels; scores "
-        "are given with and without them."
+        "3 of the test examples are also, exactly or nearly, in the text without labels; they "
+        "decide nothing, and scores are given with and without them."
     ) in comparison.warnings
     for arm in comparison.arms:
         assert arm.test_accuracy_without_leaks is not None
@@ -171,6 +172,48 @@ def test_command_repeats_a_comparison(
     result = run("compare", "--from", report, "--out", tmp_path / "other", "--seeds", 5)
     assert result.exit_code == 2
     assert "--seeds cannot change a comparison that is repeated." in result.stderr
+
+
+def test_files_of_a_report_are_found_where_they_lie_now(curve: Curve, tmp_path: Path) -> None:
+    request = read_request(curve.comparison, source=curve.out / "report.json")
+    gone = dataclasses.replace(
+        request,
+        bases={"": Path("runs/base"), "other": Path("gone/other")},
+        train=Path("gone/train.csv"),
+        valid=None,
+        test=Path("data/test.csv"),
+    )
+    (tmp_path / "data").mkdir()
+    for place in (tmp_path / "train.csv", tmp_path / "data" / "test.csv"):
+        place.touch()
+    moved = relocated(
+        gone, bases={"other": tmp_path}, texts=[], files={"valid": tmp_path}, beside=tmp_path
+    )
+    assert moved.bases == {"": Path("runs/base"), "other": tmp_path}
+    assert moved.train == tmp_path / "train.csv"
+    assert moved.test == tmp_path / "data" / "test.csv"
+    assert (moved.valid, moved.texts) == (tmp_path, request.texts)
+    with pytest.raises(ConfigError, match="The report knows no base called 'wide'"):
+        relocated(gone, bases={"wide": tmp_path}, texts=[], files={}, beside=tmp_path)
+
+
+def test_command_repeats_a_comparison_whose_files_were_moved(curve: Curve, tmp_path: Path) -> None:
+    told = json.loads((curve.out / "report.json").read_text())
+    for name in ("train", "valid", "test"):
+        told["request"][name] = f"gone/{name}.csv"
+        shutil.copy(curve.inputs[name], tmp_path / f"{name}.csv")
+    told["request"]["bases"] = {"": "gone", "other": "gone"}
+    (tmp_path / "report.json").write_text(json.dumps(told))
+    base = curve.inputs["base"]
+    words = ["compare", "--from", tmp_path / "report.json", "--out", tmp_path / "again", "-q"]
+    moved = ["--base", base, "--base", f"other={base}", "--jobs", 1]
+    result = run(*words, *moved)
+    assert result.exit_code == 0, result.output
+    result = run(*words, *moved, "--train", curve.inputs["valid"])
+    assert result.exit_code == 2
+    assert "say where they lie with --base, --train" in result.stderr
+    result = run("compare", "--from", tmp_path / "nowhere.json")
+    assert "Check the path of --from." in result.stderr
 
 
 @pytest.mark.parametrize("flag", ["--base", "--train", "--valid", "--test"])

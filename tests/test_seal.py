@@ -7,17 +7,19 @@ import pytest
 from conftest import TINY, write_examples
 
 from regraft.config import resolve
-from regraft.errors import DataError, RunFolderError
+from regraft.errors import RunFolderError
 from regraft.finetune import finetune
 from regraft.seal import (
     Opened,
-    check_sealed,
     file_fingerprint,
+    find_seen,
     leaked,
+    note_opening,
     open_sealed,
     part_in_training,
+    sealed_texts,
 )
-from regraft.text import Document, Example, Labels
+from regraft.text import Document, Example
 
 DATA = resolve("finetune").data
 
@@ -78,15 +80,59 @@ def test_damaged_ledger_is_refused(tmp_path: Path) -> None:
         opened(test)
 
 
-def test_file_that_could_not_be_scored_is_refused_and_no_opening(tmp_path: Path) -> None:
-    data, labels = resolve("finetune").data, Labels(("negative", "positive"))
+def test_sealed_texts_ask_no_label_and_are_no_opening(tmp_path: Path) -> None:
     path = tmp_path / "test.csv"
-    path.write_text("text,label\nfine,positive\ndull,neutal\n", encoding="utf-8")
-    with pytest.raises(DataError, match="'neutal'"):
-        check_sealed(path, data=data, labels=labels)
-    path.write_text("text,label\nfine,positive\ndull,negative\n", encoding="utf-8")
-    assert check_sealed(path, data=data, labels=labels) is None
+    path.write_text("text,label\nfine,positive\ndull,\n", encoding="utf-8")
+    assert [record.text for record in sealed_texts(path, data=DATA)] == ["fine", "dull"]
+    assert not any(hasattr(record, "label") for record in sealed_texts(path, data=DATA))
+    assert sealed_texts("-", data=DATA) == []
     assert [file.name for file in tmp_path.iterdir()] == ["test.csv"]
+
+
+def test_opening_is_noted_where_there_can_be_a_ledger(tmp_path: Path) -> None:
+    test = write_examples(tmp_path / "test.csv", 6, seed=1)
+    runs, file = tmp_path / "runs", tmp_path / "file"
+    file.write_text("mine")
+    for folder in (runs, file, runs):
+        note_opening(
+            test,
+            data=DATA,
+            choices="weights",
+            command="regraft evaluate",
+            ledger_path=folder / "openings.json",
+        )
+    assert [opening.command for opening in opened(test).openings] == [
+        "regraft evaluate",
+        "regraft compare",
+    ]
+    assert file.read_text() == "mine"
+
+
+def examples(*texts: str, source: str) -> list[Example]:
+    return [Example(text, "a", source, row) for row, text in enumerate(texts, start=2)]
+
+
+def test_texts_seen_too_early_are_found() -> None:
+    long = " ".join(f"word{number}" for number in range(40))
+    seen = find_seen(
+        examples("one", "two", "three", "two ", "four", source="test.csv"),
+        train=examples("one", long, source="train.csv"),
+        valid=examples(f"{long} Indeed.", "three", source="valid.csv"),
+        documents=iter([Document("four", "text.txt", 1)]),
+    )
+    assert seen.labelled_N.tolist() == [True, False, True, False, False]
+    assert seen.text_N is not None
+    assert seen.text_N.tolist() == [False, False, False, False, True]
+    assert seen.repeat_N.tolist() == [False, False, False, True, False]
+    assert seen.valid_V.tolist() == [True, False]
+    assert seen.clean_N.tolist() == [False, True, False, False, False]
+
+
+def test_text_that_holds_every_test_text_leaves_them_to_decide() -> None:
+    test = examples("one", "two", source="test.csv")
+    documents = [Document("one", "text.txt", 1), Document("two", "text.txt", 2)]
+    found = find_seen(test, train=examples("x", source="train.csv"), valid=[], documents=documents)
+    assert found.clean_N.tolist() == [True, True]
 
 
 def test_leaks_are_exact_or_near() -> None:

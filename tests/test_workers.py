@@ -99,6 +99,57 @@ def test_jobs_in_turn_are_heard() -> None:
 
 
 @dataclass(frozen=True)
+class Counting:
+    """A job of two tasks that takes its time."""
+
+    name: str
+
+    def run(self, *, progress: Progress = SILENT) -> str:
+        for task in range(2):
+            progress.start("count", total=4)
+            for number in range(4):
+                time.sleep(0.25)
+                progress.advance(note=f"{task}.{number}")
+            progress.finish()
+        return self.name
+
+
+class Hearing(Recorder):
+    """Remembers how far each task came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: list[float] = []
+        self.notes: list[str] = []
+
+    def start(self, name: str, *, total: float | None) -> None:
+        self.done.append(0.0)
+        assert total == 4
+
+    def advance(self, amount: float = 1, *, note: str = "") -> None:
+        self.done[-1] += amount
+        self.notes.append(note)
+
+
+def test_jobs_in_processes_are_heard_while_they_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regraft.workers.SECONDS_BETWEEN_NOTES", 0.05)
+    heard = {name: Hearing() for name in "ab"}
+    found = results(
+        map(Counting, "ab"),
+        num_jobs=2,
+        num_threads=1,
+        cluster=None,
+        progress_of=lambda job: heard[job.name],
+    )
+    assert sorted(found) == ["a", "b"]
+    for progress in heard.values():
+        assert len(progress.done) == 2
+        assert all(0 < done <= 4 for done in progress.done)
+        assert progress.notes == sorted(progress.notes)
+        assert progress.messages == []
+
+
+@dataclass(frozen=True)
 class Where:
     """A job that tells where it is done."""
 
@@ -143,10 +194,20 @@ def test_killed_process_is_told() -> None:
         )
 
 
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nowhere://"])
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nowhere://", "foo", "127.0.0.1:9"])
 def test_address_without_a_scheduler_is_refused(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("regraft.workers.SECONDS_TO_CONNECT", 0.3)
     with pytest.raises(ConfigError, match=f"There is no Dask scheduler at {address}"):
         cluster_size(address)
+
+
+def test_command_with_a_wrong_address_ends_at_once_and_without_a_traceback() -> None:
+    code = "from regraft.workers import cluster_size; cluster_size('foo')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    told = "There is no Dask scheduler at foo: it names no port. Expected an address such as"
+    assert told in done.stderr
+    assert "Client" not in done.stderr

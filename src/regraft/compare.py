@@ -10,19 +10,14 @@ import dataclasses
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timezone
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from regraft.arms import (
     FIRST,
-    Arm,
     ArmsFolder,
     Cell,
     Task,
@@ -34,12 +29,15 @@ from regraft.arms import (
     task_facts,
 )
 from regraft.bases import read_base_settings
-from regraft.config import Settings, resolve, settings_to_dict
+from regraft.config import Settings, resolve
 from regraft.errors import DataError, RunFolderError
-from regraft.evaluate import cut_share
-from regraft.evidence import REPORT_NAME, Comparison, LabelWorth, uses_base
+from regraft.evidence import (
+    REPORT_NAME,
+    Comparison,
+)
+from regraft.findings import build_comparison
 from regraft.finetune import load_splits, start_from_base
-from regraft.presets import ARMS, DEFAULT_ARMS
+from regraft.presets import DEFAULT_ARMS
 from regraft.request import (
     Grid,
     Request,
@@ -49,27 +47,12 @@ from regraft.request import (
     refuse_other_data,
     settings_for,
 )
-from regraft.runtime import SILENT, Progress, environment, fingerprint
-from regraft.seal import LEDGER_NAME, Opened, check_sealed, leaked, open_sealed
-from regraft.stages import Stage, Workforce, answer_cells, load_answers, train_cells
-from regraft.subsets import rare_classes, settled_sizes
-from regraft.summaries import (
-    Exam,
-    SeedRun,
-    arm_summary,
-    correct,
-    curve_point,
-    doubts,
-    mistakes,
-    paired_tests,
-    split,
-    split_warnings,
-    warnings,
-)
-from regraft.text import check_labels_known, check_readable, normalised, read_documents
-from regraft.verdict import judge
+from regraft.runtime import SILENT, Progress, fingerprint
+from regraft.seal import LEDGER_NAME, Seen, find_seen, open_sealed, sealed_texts
+from regraft.stages import Stage, Workforce, answer_cells, train_cells
+from regraft.subsets import settled_sizes
+from regraft.text import Document, Example, check_labels_known, check_readable, read_documents
 from regraft.workers import cluster_size
-from regraft.worth import worth_in_labels
 
 
 def compare(
@@ -102,9 +85,10 @@ def compare(
 
     With a folder `out`, what is finished is kept there until `write_report` writes the report
     beside it: a comparison that was killed goes on when it is called again, and one that has its
-    report is given back with `resume`. With `jobs`, as many runs at a time, each in a process of
-    its own; with `cluster`, the address of a Dask scheduler, on its workers. Sums are rounded
-    differently on another number of threads: results are repeated exactly with the same jobs.
+    report is given back with `resume`, or if the command is the same. With `jobs`, as many runs at
+    a time, each in a process of its own; with `cluster`, the address of a Dask scheduler, on its
+    workers. Sums are rounded differently on another number of threads: results are repeated exactly
+    with the same jobs.
     """
     bases = {FIRST: Path(base)} | {name: Path(p) for name, p in (more_bases or {}).items()}
     if arms is None:
@@ -162,15 +146,13 @@ def run_request(
         else:
             out_dir = Path(out)
             ledger_path = out_dir.absolute().parent / LEDGER_NAME
-            _check_out(out_dir, resume=resume)
+            _check_out(out_dir, resume=resume, command=command)
         check_readable(request.test)
         check_files(request)
         workforce = _workforce(request, jobs=jobs, cluster=cluster)
         task = _build_task(request, progress=progress)
         if like is not None:
             refuse_other_data(like, task=task, request=request)
-        # Only that it could be scored: what it says stays sealed until every choice is frozen.
-        check_sealed(request.test, data=task.start.settings.data, labels=task.labels)
         sizes = settled_sizes(request.labels, examples=task.train)
         first_seed = task.start.settings.train.seed
         seeds = range(first_seed, first_seed + request.seeds)
@@ -185,6 +167,9 @@ def run_request(
 
         facts = task_facts(task, grid=request.grid)
         stack.enter_context(folder.opened(facts))
+        # Texts are no labels: a test on what was learned by heart is refused before the learning.
+        sealed = sealed_texts(request.test, data=task.start.settings.data)
+        seen = _find_seen(request, sealed, task=task, progress=progress) if sealed else None
         by_name = {arm.name: arm for arm in arms}
         stage = Stage(task, by_name, request.grid, folder, workforce, progress)
         trained = train_cells(stage, cells, num_test=_num_test(request, task))
@@ -203,32 +188,37 @@ def run_request(
                 remedy="Restore the file, or compare anew without --from.",
             )
         check_labels_known(opened.examples, task.labels)
-        found = _find_leaks(request, opened, task=task, progress=progress)
         texts = [example.text for example in opened.examples]
+        if seen is None or seen.texts != tuple(texts):
+            seen = _find_seen(request, opened.examples, task=task, progress=progress)
         answer_cells(stage, cells, test=opened.fingerprint, texts=texts)
-        return _comparison(
+        return build_comparison(
             request,
             stage,
             trained,
             opened=opened,
-            leaks=found,
+            seen=seen,
             command=command,
         )
 
 
-def _check_out(out_dir: Path, *, resume: bool) -> None:
-    """Refuse a folder that cannot take the report, before any work is done for it."""
+def _check_out(out_dir: Path, *, resume: bool, command: str) -> None:
+    """Refuse a folder that cannot take the report, before any work is done for it.
+
+    A command that is repeated is shown what it has made: it may have been killed at its farewell.
+    """
     if out_dir.exists() and not out_dir.is_dir():
         raise RunFolderError(
             f"{out_dir} exists and is not a folder.",
             "A comparison is written into a folder.",
             remedy="Choose another --out.",
         )
-    # Killed between its report and its farewell, a comparison has ended all the same.
-    is_left = ArmsFolder(out_dir).path.exists()
-    if (out_dir / REPORT_NAME).exists() and not resume and not is_left:
+    report_path = out_dir / REPORT_NAME
+    if not report_path.exists() or resume or ArmsFolder(out_dir).path.exists():
+        return
+    if load_comparison(report_path).command != command:
         raise RunFolderError(
-            f"{out_dir} already holds a report.",
+            f"{out_dir} already holds the report of another command.",
             remedy="Choose another --out, or remove the folder.",
         )
 
@@ -271,30 +261,29 @@ def _choices(facts: Mapping[str, Any], trained: Mapping[Cell, TrainedCell]) -> s
     return fingerprint([json.dumps([facts, runs], sort_keys=True, default=str)])
 
 
-@dataclass(frozen=True)
-class _Leaks:
-    """Which test examples are also among the labelled ones, and which in the text."""
-
-    labelled_N: NDArray[np.bool_]
-    text_N: NDArray[np.bool_] | None
-
-    @property
-    def clean_N(self) -> NDArray[np.bool_]:  # noqa: N802
-        return ~self.labelled_N if self.text_N is None else ~(self.labelled_N | self.text_N)
-
-
-def _find_leaks(request: Request, opened: Opened, *, task: Task, progress: Progress) -> _Leaks:
-    labelled_N = leaked(opened.examples, [*task.train, *task.valid], progress=progress)
-    if labelled_N.all():
+def _find_seen(
+    request: Request,
+    test: Sequence[Example | Document],
+    *,
+    task: Task,
+    progress: Progress,
+) -> Seen:
+    """Which texts were seen too early; refuses a test of which nothing new is left."""
+    documents = read_documents(request.texts, data=task.start.settings.data)
+    seen = find_seen(
+        test,
+        train=task.train,
+        valid=task.valid,
+        documents=documents if request.texts else None,
+        progress=progress,
+    )
+    if seen.labelled_N.all():
         raise DataError(
             f"Every example of {request.test} is also in train or valid, exactly or nearly.",
             "A test on what was learned by heart shows nothing.",
-            remedy="Give another --test; the trained runs are used again.",
+            remedy="Give another --test; runs that are trained already are used again.",
         )
-    if not request.texts:
-        return _Leaks(labelled_N, None)
-    documents = read_documents(request.texts, data=task.start.settings.data)
-    return _Leaks(labelled_N, leaked(opened.examples, documents, progress=progress))
+    return seen
 
 
 def _refuse_other(out_dir: Path, there: Comparison, *, task: Task, request: Request) -> None:
@@ -317,164 +306,3 @@ def _refuse_other(out_dir: Path, there: Comparison, *, task: Task, request: Requ
     if (there.request or {}).get("test_file") != request.to_dict()["test_file"]:
         now["fingerprints"]["test"] = "another file"
     refuse_changes(out_dir, before=before, now=now)
-
-
-def _comparison(
-    request: Request,
-    stage: Stage,
-    trained: Mapping[Cell, TrainedCell],
-    *,
-    opened: Opened,
-    leaks: _Leaks,
-    command: str,
-) -> Comparison:
-    task = stage.task
-    exam = Exam(
-        examples=opened.examples,
-        labels=task.labels,
-        targets_N=task.labels.targets(opened.examples),
-        valid_targets_N=task.labels.targets(task.valid),
-        clean_N=leaks.clean_N,
-    )
-    largest = max(cell.num_labels for cell in trained)
-
-    def runs_of(name: str, num_labels: int) -> list[SeedRun]:
-        """Read when asked for: no more than one arm's answers are in memory at a time."""
-        runs = []
-        for cell, run in trained.items():
-            if (cell.arm, cell.num_labels) == (name, num_labels):
-                answers = load_answers(stage.folder, cell, test=opened.fingerprint)
-                runs.append(
-                    SeedRun(
-                        cell=cell,
-                        valid_accuracy=run.valid_accuracy,
-                        seconds=run.seconds,
-                        chosen=run.chosen,
-                        valid_NC=answers["valid"],
-                        test_NC=answers["test"],
-                    )
-                )
-        return runs
-
-    names = _in_order(stage.arms)
-    sizes = sorted({cell.num_labels for cell in trained})
-    curve = tuple(
-        curve_point(name, runs_of(name, size), exam=exam, num_labels=size)
-        for name in stage.arms
-        for size in (sizes if len(sizes) > 1 else ())
-    )
-    summaries = tuple(
-        arm_summary(
-            name,
-            runs_of(name, largest),
-            exam=exam,
-            description=_description(arm, request),
-        )
-        for name, arm in stage.arms.items()
-    )
-    tests = paired_tests({name: correct(runs_of(name, largest), exam) for name in names})
-    kind, verdict = judge(summaries, tests)
-    rows, valid_rows = task.rows[FIRST]
-    test_rows = stage.rows_of([example.text for example in opened.examples])
-    splits = (
-        split("train", task.train, labels=task.labels, cut_share=cut_share(rows)),
-        split("valid", task.valid, labels=task.labels, cut_share=cut_share(valid_rows)),
-        split("test", opened.examples, labels=task.labels, cut_share=cut_share(test_rows)),
-    )
-    num_leaks = int(leaks.labelled_N.sum())
-    worths = _worths(names, sizes, lambda *of: correct(runs_of(*of), exam))
-    base = task.start.base
-    assert base is not None
-    return Comparison(
-        verdict=verdict,
-        verdict_kind=kind,
-        arms=summaries,
-        tests=tests,
-        labels=task.labels.names,
-        num_train=len(task.train),
-        num_valid=len(task.valid),
-        num_test=len(opened.examples),
-        num_test_leaks=num_leaks,
-        cut_share=cut_share(rows),
-        settings=settings_to_dict(task.start.settings),
-        environment=environment(),
-        fingerprints={
-            **task.fingerprints,
-            "test": opened.fingerprint,
-            "text": base.info.fingerprints.get("text", ""),
-        },
-        command=command,
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        base={"run_dir": str(request.bases[FIRST]), **base.info.result},
-        mistakes=mistakes(runs_of(names[0], largest), exam=exam),
-        warnings=(
-            *warnings(summaries, curve, seeds=request.seeds, num_leaks=num_leaks),
-            *_data_warnings(request, task=task, leaks=leaks, opened=opened, smallest=sizes[0]),
-            *split_warnings(splits),
-        ),
-        curve=curve,
-        worth=next(iter(worths), None),
-        more_worths=worths[1:],
-        smallest_difference=max((test.smallest_difference or 0.0 for test in tests), default=None),
-        num_text_leaks=None if leaks.text_N is None else int(leaks.text_N.sum()),
-        label_doubts=doubts(
-            [run for name in names[:2] for run in runs_of(name, largest)], exam=exam
-        ),
-        splits=splits,
-        openings=opened.openings,
-        request=request.to_dict(),
-    )
-
-
-def _in_order(arms: Mapping[str, Arm]) -> list[str]:
-    """The base arm first, wherever it was named; if none is fine-tuned, one that uses a base."""
-    names = sorted(arms, key=lambda name: (arms[name].kind != "pretrained", ":" in name))
-    first = names[0] if arms[names[0]].kind == "pretrained" else next(filter(uses_base, names), "")
-    return sorted(names, key=lambda name: name != first)
-
-
-def _worths(
-    names: Sequence[str],
-    sizes: Sequence[int],
-    correct_of: Callable[[str, int], NDArray[np.bool_]],
-) -> tuple[LabelWorth, ...]:
-    """What every arm that uses a base is worth in labels, in this order; none without a curve."""
-    if len(sizes) < 2:
-        return ()
-    curves = {name: {size: correct_of(name, size) for size in sizes} for name in names}
-    found = (worth_in_labels(curves, arm=name) for name in names if uses_base(name))
-    return tuple(worth for worth in found if worth is not None)
-
-
-def _description(arm: Arm, request: Request) -> str:
-    told = ARMS[arm.kind]
-    if arm.kind == "latent" and not request.texts:
-        told = told.replace("text without labels", "the training texts")
-    return f"{told}; the base is {arm.base}" if arm.base else told
-
-
-def _data_warnings(
-    request: Request, *, task: Task, leaks: _Leaks, opened: Opened, smallest: int
-) -> tuple[str, ...]:
-    told = []
-    if leaks.text_N is not None and leaks.text_N.any():
-        told.append(
-            f"{int(leaks.text_N.sum())} of the test examples are also, exactly or nearly, in the "
-            "text without labels; scores are given with and without them."
-        )
-    seen = {normalised(example.text) for example in task.train}
-    num_shared = sum(normalised(example.text) in seen for example in task.valid)
-    if num_shared:
-        told.append(
-            f"{num_shared} of the valid examples are also in train: what was chosen on valid was "
-            "chosen on what is known."
-        )
-    if smallest < len(task.train):
-        seed = task.start.settings.train.seed
-        told += rare_classes(task.train, smallest=smallest, seed=seed)
-    if len(opened.openings) > 1:
-        told.append(
-            f"The test file has been opened {len(opened.openings)} times. What was changed after "
-            "a look at it fits it better than it fits new examples."
-        )
-    return tuple(told)

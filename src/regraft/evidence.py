@@ -5,8 +5,8 @@ holds them. Every number is decided before it gets here. Knows no model, no file
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
 
 from regraft.metrics import ConfidenceBin as ConfidenceBin
 from regraft.metrics import Interval
@@ -14,8 +14,10 @@ from regraft.metrics import LengthBin as LengthBin
 from regraft.statistics import holm
 
 REPORT_NAME = "report.json"
+OUTCOMES_NAME = "outcomes.json"
 SIGNIFICANCE = 0.05
 
+_Values = TypeVar("_Values")
 VerdictKind = Literal[
     "pays",
     "loses-to-linear",
@@ -67,6 +69,12 @@ class ArmSummary:
     by_length: tuple[LengthBin, ...] = ()
     # What the grid chose on valid, one entry a seed; empty where nothing was to choose.
     chosen: tuple[dict[str, Any], ...] = ()
+    macro_f1_without_leaks: float | None = None
+
+    @property
+    def deciding(self) -> Interval:
+        """Of the test examples that decide; where all are leaks, of all."""
+        return self.test_accuracy_without_leaks or self.test_accuracy
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,14 @@ class CurvePoint:
     macro_f1: Interval
     seconds: float
     num_collapsed: int
+    # The same of the test examples that decide, where these are not all.
+    accuracy_without_leaks: Interval | None = None
+    macro_f1_without_leaks: Interval | None = None
+
+    @property
+    def deciding(self) -> Interval:
+        """Of the test examples that decide."""
+        return self.accuracy_without_leaks or self.accuracy
 
 
 @dataclass(frozen=True)
@@ -174,6 +190,39 @@ class Opening:
 
 
 @dataclass(frozen=True)
+class RunOutcomes:
+    """One run: a character for each test example in the order of the file, 1 where it was right."""
+
+    arm: str
+    num_labels: int
+    seed: int
+    right: str
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Which test examples every run answered rightly: enough to redo each interval and each test.
+
+    Strings hold a character for each test example in the order of the file, 1 for yes: those that
+    decide; those also in train or valid; in the text without labels, if there was one to search;
+    those whose text stands earlier in the file. `test` is the file's fingerprint.
+    """
+
+    test: str
+    num_test: int
+    decides: str
+    in_labelled: str
+    in_text: str | None
+    repeats: str
+    runs: tuple[RunOutcomes, ...]
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Outcomes":
+        """The outcomes again from their file; a ValueError names the first bad place."""
+        return _from_dict(cls, values)
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Everything a report tells."""
 
@@ -207,15 +256,23 @@ class Comparison:
     openings: tuple[Opening, ...] = ()
     # Everything `compare --from` needs to run it again: files by name, arms, seeds, labels, jobs.
     request: dict[str, Any] | None = None
+    # Test examples that decide: seen nowhere before, each text once. None: all, as it once was.
+    num_deciding: int | None = None
+    # Too much for report.json: lies beside it.
+    outcomes: Outcomes | None = field(default=None, compare=False)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Comparison":
         """The comparison again from its report.json; a ValueError names the first bad place."""
-        from pydantic import TypeAdapter, ValidationError
+        return _from_dict(cls, values)
 
-        try:
-            return TypeAdapter(cls).validate_python(dict(values))
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
-            raise ValueError(f"{place}: {first['msg'].lower()}") from error
+
+def _from_dict(kind: type[_Values], values: Mapping[str, Any]) -> _Values:
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(kind).validate_python(dict(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{place}: {first['msg'].lower()}") from error

@@ -5,6 +5,7 @@ seconds left, and a Progress that shows them for the whole. Knows no model and n
 """
 
 import math
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,6 +18,8 @@ Key = Any
 GUESSED_FLOPS = 1e10
 # Of less than this share of a job, the time it takes tells more about its beginning than its pace.
 _TELLING_SHARE = 0.1
+# Unless it has gone on for so long: of an hour's job the first minute tells, too.
+_TELLING_SECONDS = 15.0
 # A bar that moves sooner than this is thought to be resumed, and reckons from where it then stands.
 _SECONDS_AT_ONCE = 0.2
 
@@ -41,8 +44,9 @@ class Forecast:
         self._begun.pop(key, None)
 
     def move(self, key: Key, *, share: float, seconds: float) -> None:
-        """A share of a job is done, and took so long."""
-        self._begun[key] = share, seconds
+        """A share of a job is done, and took so long. What has ended is not moved any more."""
+        if key not in self._taken:
+            self._begun[key] = share, seconds
 
     @property
     def num_ended(self) -> int:
@@ -65,7 +69,11 @@ class Forecast:
         taken: dict[str, float] = {}
         guessed: dict[str, float] = {}
         told = {key: (1.0, seconds) for key, seconds in self._taken.items()}
-        told |= {key: begun for key, begun in self._begun.items() if begun[0] >= _TELLING_SHARE}
+        told |= {
+            key: (share, seconds)
+            for key, (share, seconds) in self._begun.items()
+            if share >= _TELLING_SHARE or (share > 0 and seconds >= _TELLING_SECONDS)
+        }
         for key, (share, seconds) in told.items():
             kind = self._kinds[key]
             taken[kind] = taken.get(kind, 0.0) + seconds
@@ -75,7 +83,10 @@ class Forecast:
 
 
 class Forecasting:
-    """A bar for many jobs whose time left is the forecast's, whatever its own pace says."""
+    """A bar for many jobs whose time left is the forecast's, whatever its own pace says.
+
+    Jobs in other processes are heard in another thread: one at a time moves it.
+    """
 
     def __init__(
         self,
@@ -87,6 +98,7 @@ class Forecasting:
         self._progress, self._forecast, self._clock = progress, forecast, clock
         self._start = clock()
         self._shown = 0.0
+        self._lock = threading.Lock()
 
     def start(self, name: str) -> None:
         """Open the bar."""
@@ -95,10 +107,17 @@ class Forecasting:
 
     def end(self, key: Key, *, seconds: float, note: str) -> None:
         """A job has ended."""
-        self._forecast.end(key, seconds=seconds)
-        self.show(note)
+        with self._lock:
+            self._forecast.end(key, seconds=seconds)
+            self._show(note)
 
-    def show(self, note: str) -> None:
+    def move(self, key: Key, *, share: float, seconds: float, note: str) -> None:
+        """A share of a job is done, and took so long."""
+        with self._lock:
+            self._forecast.move(key, share=share, seconds=seconds)
+            self._show(note)
+
+    def _show(self, note: str) -> None:
         """Move the bar to where its own reckoning of time left gives the forecast."""
         gone, left = self._clock() - self._start, self._forecast.left()
         share = gone / (gone + left) if gone >= _SECONDS_AT_ONCE else 0.0
@@ -106,11 +125,10 @@ class Forecasting:
         self._shown = share
 
     def of(self, key: Key, *, name: str, num_tasks: int = 1) -> Progress:
-        """A Progress for one job in this process, which is so many tasks of equal length."""
+        """A Progress for one job, which is so many tasks of equal length."""
         return _Within(
             self,
             self._progress,
-            self._forecast,
             key,
             name=name,
             num_tasks=num_tasks,
@@ -129,7 +147,6 @@ class _Within:
         self,
         bar: Forecasting,
         progress: Progress,
-        forecast: Forecast,
         key: Key,
         *,
         name: str,
@@ -137,13 +154,15 @@ class _Within:
         clock: Callable[[], float],
     ) -> None:
         self._num_tasks, self._num_started = num_tasks, 0
-        self._bar, self._forecast, self._key, self._name = bar, forecast, key, name
-        self._clock, self._start = clock, clock()
+        self._bar, self._key, self._name = bar, key, name
+        self._clock, self._start = clock, 0.0
         self._total: float | None = None
         self._done = 0.0
         self.say = progress.say
 
     def start(self, name: str, *, total: float | None) -> None:
+        if not self._num_started:  # what came before, imports for one, is not its pace
+            self._start = self._clock()
         self._total, self._done = total, 0.0
         self._num_started += 1
 
@@ -152,7 +171,7 @@ class _Within:
         if self._total:
             num_done = self._num_started - 1 + min(self._done / self._total, 1.0)
             share, seconds = min(num_done / self._num_tasks, 1.0), self._clock() - self._start
-            self._forecast.move(self._key, share=share, seconds=seconds)
-            self._bar.show(f"{self._name}: {note}" if note else self._name)
+            told = f"{self._name}: {note}" if note else self._name
+            self._bar.move(self._key, share=share, seconds=seconds, note=told)
 
     def finish(self) -> None: ...

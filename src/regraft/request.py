@@ -6,7 +6,7 @@ Comes in: what a user gave, or the report of a comparison that is to be repeated
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from regraft.config import (
     settings_to_dict,
 )
 from regraft.errors import ConfigError, DataError, RunFolderError
-from regraft.evidence import Comparison
+from regraft.evidence import OUTCOMES_NAME, Comparison, Outcomes
 from regraft.seal import file_fingerprint
 from regraft.subsets import ALL
 
@@ -112,16 +112,28 @@ def check_files(request: Request) -> None:
             )
 
 
-def load_comparison(path: Path) -> Comparison:
-    """The comparison that a report.json tells."""
+def load_comparison(
+    path: Path, *, remedy: str = "Choose another --out, or remove the file."
+) -> Comparison:
+    """The comparison that a report.json tells, with the outcomes that lie beside it, if any."""
+    outcomes_path, outcomes = path.with_name(OUTCOMES_NAME), None
+    read = path
     try:
-        return Comparison.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        comparison = Comparison.from_dict(_read_json(path))
+        if outcomes_path.exists():
+            read = outcomes_path
+            outcomes = Outcomes.from_dict(_read_json(outcomes_path))
+        return dataclasses.replace(comparison, outcomes=outcomes)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(
-            f"{path} cannot be read: {error}.",
-            "Expected the report of a comparison.",
-            remedy="Choose another --out, or remove the file.",
+            f"{read} cannot be read: {error}.",
+            "Expected what `regraft compare` has written.",
+            remedy=remedy,
         ) from error
+
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def read_request(like: Comparison, *, source: Path) -> Request:
@@ -152,6 +164,43 @@ def read_request(like: Comparison, *, source: Path) -> Request:
         ) from error
 
 
+def relocated(
+    request: Request,
+    *,
+    bases: Mapping[str, Path],
+    texts: Sequence[Path],
+    files: Mapping[str, Path],
+    beside: Path,
+) -> Request:
+    """The same request where its files lie now: as given, else as asked, else beside the report.
+
+    Whether they hold the same is told by their fingerprints, later.
+    """
+
+    def found(path: Path) -> Path:
+        places = (path, beside / path, beside / path.name)
+        return next((place for place in places if place.exists()), path)
+
+    strange = [name for name in bases if name not in request.bases]
+    if strange:
+        known = ", ".join(name for name in request.bases if name) or "none with a name"
+        raise ConfigError(
+            f"The report knows no base called {strange[0]!r}.",
+            f"Its bases are the first and {known}.",
+            remedy="Give --base PATH for the first, --base NAME=PATH for another.",
+        )
+    moved = {name: found(path) for name, path in request.bases.items()} | dict(bases)
+    valid = files.get("valid") or (None if request.valid is None else found(request.valid))
+    return dataclasses.replace(
+        request,
+        bases=moved,
+        train=files.get("train") or found(request.train),
+        valid=valid,
+        test=files.get("test") or found(request.test),
+        texts=tuple(texts) or tuple(map(found, request.texts)),
+    )
+
+
 def refuse_other_data(like: Comparison, *, task: Task, request: Request) -> None:
     """Refuse to repeat a comparison on other examples or bases."""
     now = {**task.fingerprints, "test_file": request.to_dict()["test_file"]}
@@ -161,5 +210,6 @@ def refuse_other_data(like: Comparison, *, task: Task, request: Request) -> None
         raise DataError(
             f"The data differ from those of the report: {', '.join(changed)}.",
             "A comparison is repeated on the same examples and bases.",
-            remedy="Restore the files that its report names, or compare anew without --from.",
+            remedy="Restore the files that its report names, say where they lie with --base, "
+            "--train, --valid, --test and --unlabelled, or compare anew without --from.",
         )

@@ -5,6 +5,7 @@ ledger beside the run knows of; which of its texts were seen before, and whether
 on the very file. Knows no model.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -20,7 +21,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from regraft.config import DataSettings
-from regraft.errors import RunFolderError
+from regraft.errors import RegraftError, RunFolderError
 from regraft.evidence import Opening
 from regraft.finetune import VALID_SHARE, examples_fingerprint
 from regraft.runfolder import read_info, read_settings
@@ -28,10 +29,10 @@ from regraft.runtime import SILENT, Progress, write_json
 from regraft.text import (
     Document,
     Example,
-    Labels,
-    check_labels_known,
     find_leaks,
     load_examples,
+    normalised,
+    read_documents,
     split_examples,
 )
 from regraft.text.lines import STANDARD_INPUT
@@ -50,13 +51,55 @@ class Opened:
     openings: tuple[Opening, ...]
 
 
-def check_sealed(path: str | Path, *, data: DataSettings, labels: Labels) -> None:
-    """Refuse a test file that could not be scored, before hours of work rather than after them.
+@dataclass(frozen=True)
+class Seen:
+    """Which texts were seen before they should be. N test texts, V of valid.
 
-    Whoever asks learns that its rows can be read and bear known labels, and nothing else.
+    `labelled_N` are also in train or valid and `text_N` in the text without labels, exactly or
+    nearly; None where there was none to search. `repeat_N` stand earlier in the test file.
+    `valid_V` are also in train.
     """
-    if Path(path) != STANDARD_INPUT:
-        check_labels_known(load_examples(path, data=data), labels)
+
+    texts: tuple[str, ...]
+    labelled_N: NDArray[np.bool_]
+    text_N: NDArray[np.bool_] | None
+    repeat_N: NDArray[np.bool_]
+    valid_V: NDArray[np.bool_]
+
+    @property
+    def clean_N(self) -> NDArray[np.bool_]:  # noqa: N802
+        """Seen nowhere before, each text once. If all were in the text, that has to pass."""
+        clean_N = ~(self.labelled_N | self.repeat_N)
+        if self.text_N is None or not (clean_N & ~self.text_N).any():
+            return clean_N
+        return clean_N & ~self.text_N
+
+
+def sealed_texts(path: str | Path, *, data: DataSettings) -> list[Document]:
+    """The texts of a test file that can be read twice, without their labels; of others none."""
+    return [] if Path(path) == STANDARD_INPUT else list(read_documents([path], data=data))
+
+
+def find_seen(
+    test: Sequence[Example | Document],
+    *,
+    train: Sequence[Example],
+    valid: Sequence[Example],
+    documents: Iterable[Document] | None,
+    progress: Progress = SILENT,
+) -> Seen:
+    """Search train, valid and text for test texts, and train for those of valid. Asks no label."""
+    num_valid = len(valid)
+    in_train = leaked([*valid, *test], train, progress=progress)
+    keys = [normalised(record.text) for record in test]
+    firsts = {key: place for place, key in reversed(list(enumerate(keys)))}
+    return Seen(
+        texts=tuple(record.text for record in test),
+        labelled_N=in_train[num_valid:] | leaked(test, valid, progress=progress),
+        text_N=None if documents is None else leaked(test, documents, progress=progress),
+        repeat_N=np.array([firsts[key] != place for place, key in enumerate(keys)], dtype=np.bool_),
+        valid_V=in_train[:num_valid],
+    )
 
 
 def open_sealed(
@@ -81,6 +124,23 @@ def open_sealed(
     )
     if ledger_path is None:
         return Opened(examples, opening.fingerprint, (opening,))
+    return Opened(examples, opening.fingerprint, _write_down(opening, choices, ledger_path))
+
+
+def note_opening(
+    path: str | Path, *, data: DataSettings, choices: str, command: str, ledger_path: Path
+) -> None:
+    """Write down that somebody looked at the labels of a file, where a ledger can be written.
+
+    Whoever scores a finished classifier does not fail for want of a ledger.
+    """
+    if Path(path) != STANDARD_INPUT:
+        with contextlib.suppress(OSError, RegraftError):
+            open_sealed(path, data=data, choices=choices, command=command, ledger_path=ledger_path)
+
+
+def _write_down(opening: Opening, choices: str, ledger_path: Path) -> tuple[Opening, ...]:
+    """All openings of this file that the ledger knows, this one among them."""
     ledger_path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(ledger_path.with_suffix(".lock")):
         entries = _read_ledger(ledger_path)
@@ -90,12 +150,11 @@ def open_sealed(
             entries.append(entry)
             write_json(ledger_path, entries)
     names = [field.name for field in dataclasses.fields(Opening)]
-    openings = [
+    return tuple(
         Opening(**{name: str(known.get(name, "")) for name in names})
         for known in entries
         if known.get("fingerprint") == opening.fingerprint
-    ]
-    return Opened(examples, opening.fingerprint, tuple(openings))
+    )
 
 
 def _read_ledger(path: Path) -> list[dict[str, Any]]:
@@ -149,7 +208,10 @@ def part_in_training(
 
 
 def leaked(
-    test: Sequence[Example], seen: Iterable[Example | Document], *, progress: Progress = SILENT
+    test: Sequence[Example | Document],
+    seen: Iterable[Example | Document],
+    *,
+    progress: Progress = SILENT,
 ) -> NDArray[np.bool_]:
     """Which test texts are also, exactly or nearly, among those seen; these may be many."""
     found: set[tuple[str, int]] = set()

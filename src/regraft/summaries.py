@@ -51,7 +51,7 @@ NUM_DOUBTS = 12
 
 @dataclass(frozen=True)
 class Exam:
-    """The test examples with their truth; `clean_N` are those that were seen nowhere before."""
+    """The test examples with their truth; `clean_N` decide: seen nowhere before, each text once."""
 
     examples: Sequence[Example]
     labels: Labels
@@ -82,6 +82,11 @@ def correct(runs: Sequence[SeedRun], exam: Exam) -> NDArray[np.bool_]:
     return np.stack([run.predictions_N == exam.targets_N for run in runs])
 
 
+def deciding(runs: Sequence[SeedRun], exam: Exam) -> NDArray[np.bool_]:
+    """The same of the examples that decide."""
+    return correct(runs, exam)[:, exam.clean_N]
+
+
 def arm_summary(name: str, runs: Sequence[SeedRun], *, exam: Exam, description: str) -> ArmSummary:
     """What an arm reached over its seeds, with the largest number of labels."""
     num_classes, targets_N = len(exam.labels), exam.targets_N
@@ -101,12 +106,9 @@ def arm_summary(name: str, runs: Sequence[SeedRun], *, exam: Exam, description: 
         num_seeds=len(runs),
         valid_accuracy=Interval(float(np.mean(finals)), min(finals), max(finals)),
         test_accuracy=accuracy_interval(correct_SN),
-        test_accuracy_without_leaks=(
-            accuracy_interval(correct_SN[:, exam.clean_N]) if exam.clean_N.any() else None
-        ),
-        macro_f1=float(
-            np.mean([macro_f1(r.predictions_N, targets_N, num_classes=num_classes) for r in runs])
-        ),
+        test_accuracy_without_leaks=accuracy_interval(correct_SN[:, exam.clean_N]),
+        macro_f1=_mean_macro_f1(runs, exam, np.ones_like(exam.clean_N)),
+        macro_f1_without_leaks=_mean_macro_f1(runs, exam, exam.clean_N),
         calibration_error=_mean_error([run.test_NC for run in runs], targets_N),
         seconds=float(np.mean([run.seconds for run in runs])),
         num_collapsed=_num_collapsed(runs, num_classes=num_classes),
@@ -123,10 +125,17 @@ def arm_summary(name: str, runs: Sequence[SeedRun], *, exam: Exam, description: 
     )
 
 
+def _mean_macro_f1(runs: Sequence[SeedRun], exam: Exam, of_N: NDArray[np.bool_]) -> float:
+    num_classes, targets = len(exam.labels), exam.targets_N[of_N]
+    found = [macro_f1(run.predictions_N[of_N], targets, num_classes=num_classes) for run in runs]
+    return float(np.mean(found))
+
+
 def curve_point(name: str, runs: Sequence[SeedRun], *, exam: Exam, num_labels: int) -> CurvePoint:
     """An arm with one number of labels."""
     num_classes = len(exam.labels)
     predictions_SN = np.stack([run.predictions_N for run in runs])
+    clean_N = exam.clean_N
     return CurvePoint(
         arm=name,
         num_labels=num_labels,
@@ -135,6 +144,12 @@ def curve_point(name: str, runs: Sequence[SeedRun], *, exam: Exam, num_labels: i
         macro_f1=macro_f1_interval(predictions_SN, exam.targets_N, num_classes=num_classes),
         seconds=float(np.mean([run.seconds for run in runs])),
         num_collapsed=_num_collapsed(runs, num_classes=num_classes),
+        accuracy_without_leaks=None if clean_N.all() else accuracy_interval(deciding(runs, exam)),
+        macro_f1_without_leaks=None
+        if clean_N.all()
+        else macro_f1_interval(
+            predictions_SN[:, clean_N], exam.targets_N[clean_N], num_classes=num_classes
+        ),
     )
 
 
@@ -259,6 +274,6 @@ def warnings(
     if num_leaks:
         told.append(
             f"{num_leaks} of the test examples are also, exactly or nearly, in train or "
-            "valid; scores are given with and without them."
+            "valid; they decide nothing, and scores are given with and without them."
         )
     return tuple(told)

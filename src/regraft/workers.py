@@ -7,13 +7,18 @@ took with it is sent again.
 
 import contextlib
 import functools
+import json
 import os
 import pickle
 import signal
+import socket
+import tempfile
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from regraft.errors import ConfigError, TrainingError
@@ -23,6 +28,8 @@ Outcome = TypeVar("Outcome", covariant=True)
 # How often a cluster tries a job again whose worker has died.
 NUM_RETRIES = 3
 SECONDS_TO_CONNECT = 10.0
+# How often a job in another process says how far it is.
+SECONDS_BETWEEN_NOTES = 0.5
 # A worker process outlives its parent by so long at most.
 SECONDS_TO_FOLLOW = 1.0
 
@@ -46,13 +53,17 @@ def results(
 ) -> Iterator[Outcome]:
     """What the jobs give, in the order in which they end.
 
-    In this process `progress_of` a job hears how it goes; from others only their ends are heard.
-    `remedy` is what a user can do whose processes are killed for want of memory.
+    `progress_of` a job hears how it goes, from processes of this machine in a thread of its own
+    and a little later; of a cluster only the ends are heard. `remedy` is what a user can do whose
+    processes are killed for want of memory.
     """
     if cluster is not None:
         yield from _on_cluster(jobs, address=cluster)
     elif num_jobs > 1:
-        yield from _in_processes(jobs, num_jobs=num_jobs, num_threads=num_threads, remedy=remedy)
+        with _Listener(progress_of) as listener:
+            yield from _in_processes(
+                jobs, num_jobs=num_jobs, num_threads=num_threads, remedy=remedy, listener=listener
+            )
     else:
         for job in jobs:
             yield job.run(progress=progress_of(job))
@@ -71,7 +82,12 @@ def cluster_size(address: str) -> int:
 
 
 def _in_processes(
-    jobs: Iterable[Job[Outcome]], *, num_jobs: int, num_threads: int, remedy: str
+    jobs: Iterable[Job[Outcome]],
+    *,
+    num_jobs: int,
+    num_threads: int,
+    remedy: str,
+    listener: "_Listener",
 ) -> Iterator[Outcome]:
     """Each job in a process of its own with its share of the cores.
 
@@ -84,13 +100,99 @@ def _in_processes(
     with config, _interrupted_by_sigterm():
         try:
             here = functools.partial(_run_as_child, folder=os.getcwd())
-            yield from _parallel(jobs, num_jobs=num_jobs, run=here)
+            heard = (_Heard(job, listener.place(job)) for job in jobs)
+            yield from _parallel(heard, num_jobs=num_jobs, run=here)
         except TerminatedWorkerError as error:
             raise TrainingError(
                 "A process that trained a run was killed, perhaps for want of memory.",
                 "What was finished before is kept.",
                 remedy=remedy,
             ) from error
+
+
+@dataclass(frozen=True)
+class _Heard:
+    """A job that leaves a note of how far it is."""
+
+    job: Job[Any]
+    place: Path
+
+    def run(self, *, progress: Progress = SILENT) -> Any:
+        try:
+            return self.job.run(progress=_Noting(self.place))
+        finally:
+            with contextlib.suppress(OSError):
+                self.place.unlink()
+
+
+class _Noting:
+    """A Progress that leaves its state in a file, now and then; what it says is not heard."""
+
+    def __init__(self, place: Path) -> None:
+        self._place, self._written = place, -SECONDS_BETWEEN_NOTES
+        self._state: dict[str, Any] = {"num_started": 0, "total": None, "done": 0.0, "note": ""}
+
+    def start(self, name: str, *, total: float | None) -> None:
+        self._state |= {"num_started": self._state["num_started"] + 1, "total": total, "done": 0.0}
+        self._write()
+
+    def advance(self, amount: float = 1, *, note: str = "") -> None:
+        self._state |= {"done": self._state["done"] + amount, "note": note or self._state["note"]}
+        if time.monotonic() - self._written >= SECONDS_BETWEEN_NOTES:
+            self._write()
+
+    def finish(self) -> None: ...
+    def say(self, message: str) -> None: ...
+
+    def _write(self) -> None:
+        self._written = time.monotonic()
+        beside = self._place.with_suffix(".new")
+        with contextlib.suppress(OSError):  # a full disk is told by what matters
+            beside.write_text(json.dumps(self._state), encoding="utf-8")
+            beside.replace(self._place)
+
+
+class _Listener:
+    """Reads what jobs in other processes note, and tells it to the Progress of each."""
+
+    def __init__(self, progress_of: Callable[[Any], Progress]) -> None:
+        self._progress_of = progress_of
+        self._heard: dict[Path, tuple[Progress, dict[str, Any]]] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+
+    def place(self, job: Any) -> Path:
+        """Where a job leaves its notes."""
+        place = Path(self._folder.name) / str(len(self._heard))
+        self._heard[place] = self._progress_of(job), {"num_started": 0, "done": 0.0}
+        return place
+
+    def __enter__(self) -> "_Listener":
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="regraft-jobs-", ignore_cleanup_errors=True
+        )
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._folder.cleanup()
+
+    def _listen(self) -> None:
+        while not self._ended.wait(SECONDS_BETWEEN_NOTES):
+            for place in list(self._heard):
+                progress, before = self._heard[place]
+                try:
+                    state = json.loads(place.read_text(encoding="utf-8"))
+                except (OSError, ValueError):
+                    continue  # not begun
+                for _ in range(state["num_started"] - before["num_started"]):
+                    progress.start("", total=state["total"])
+                    before = {**before, "done": 0.0}
+                if state != before:
+                    progress.advance(state["done"] - before["done"], note=state["note"])
+                self._heard[place] = progress, state
 
 
 @contextlib.contextmanager
@@ -176,6 +278,7 @@ def _connected(address: str) -> Any:
             remedy="Run: pip install 'regraft[cluster]'.",
         ) from error
     try:
+        _knock(address)
         return Client(address, timeout=SECONDS_TO_CONNECT, set_as_default=False)
     except (OSError, ValueError) as error:
         raise ConfigError(
@@ -183,3 +286,14 @@ def _connected(address: str) -> Any:
             "Expected an address such as tcp://host:8786.",
             remedy="Check --cluster, or start one with `dask scheduler`.",
         ) from error
+
+
+def _knock(address: str) -> None:
+    """An OSError if nobody listens there: a Client that never connected dies loudly, and late."""
+    scheme, _, place = address.rpartition("://")
+    if scheme in ("", "tcp", "tls"):
+        host, _, port = place.rpartition(":")
+        if not port.isdigit():
+            raise ValueError("it names no port")
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=SECONDS_TO_CONNECT):
+            pass

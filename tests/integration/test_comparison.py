@@ -40,8 +40,9 @@ def command(base: Path, files: dict[str, Path], out: Path, *more: object) -> lis
 
 
 def told(out: Path) -> dict[str, Any]:
-    """What a report says, without times, and without what its folder is called."""
+    """What a report says and its outcomes, without times and the name of its folder."""
     values = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    values["outcomes"] = (out / "outcomes.json").read_text(encoding="utf-8")
     for name in ("created", "command"):
         del values[name]
     for part in (*values["arms"], *values["curve"]):

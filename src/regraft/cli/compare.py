@@ -106,7 +106,7 @@ def compare(
         typer.Option(
             "--from",
             metavar="report.json",
-            help="Repeat this comparison on the same data; nothing else is needed.",
+            help="Repeat this comparison on the same data; other paths say where they lie now.",
             show_default=False,
         ),
     ] = None,
@@ -143,8 +143,7 @@ def compare(
     if out is None:
         out = Path("runs") / ("comparison" if like is None else "again")
     chosen = {
-        **{"--base": bases, "--train": train, "--valid": valid, "--test": test, "--seeds": seeds},
-        **{"--arms": arms, "--labels": labels, "--grid": grid, "--unlabelled": unlabelled},
+        **{"--seeds": seeds, "--arms": arms, "--labels": labels, "--grid": grid},
         **{"--steps": steps, "--epochs": epochs, "--minutes": minutes, "--seed": seed},
         **{"--text": text, "--label": label, "--encoding": encoding, "--documents": documents},
         **{"--config": config, "--preset": preset, "--set": assignments},
@@ -158,7 +157,14 @@ def compare(
     }
     if like is not None:
         _refuse_choices(chosen)
-        comparison = _repeat(like, how=how, quiet=quiet)
+        comparison = _repeat(
+            like,
+            bases=bases or [],
+            texts=unlabelled or [],
+            files={"train": train, "valid": valid, "test": test},
+            how=how,
+            quiet=quiet,
+        )
     else:
         files = _required(train=train, valid=valid, test=test)
         named = _named_bases(bases)
@@ -207,17 +213,39 @@ def compare(
         results.show_comparison(comparison, report_path=written["report.html"])
 
 
-def _repeat(report: Path, *, how: dict[str, Any], quiet: bool) -> Any:
+def _repeat(
+    report: Path,
+    *,
+    bases: list[str],
+    texts: list[Path],
+    files: dict[str, Path | None],
+    how: dict[str, Any],
+    quiet: bool,
+) -> Any:
+    """The comparison of a report again; paths say where its files lie now."""
     from regraft.compare import run_request
-    from regraft.request import load_comparison, read_request
+    from regraft.request import load_comparison, read_request, relocated
 
-    like = load_comparison(report)
-    request = read_request(like, source=report)
+    like = load_comparison(report, remedy="Check the path of --from.")
+    request = relocated(
+        read_request(like, source=report),
+        bases=dict(map(_base_of, bases)),
+        texts=texts,
+        files={name: path for name, path in files.items() if path is not None},
+        beside=report.parent,
+    )
     with (
         terminal.progress_on_stderr(quiet=quiet) as progress,
         terminal.told_when_interrupted(how["out"]),
     ):
         return run_request(request, like=like, progress=progress, **how)
+
+
+def _base_of(word: str) -> tuple[str, Path]:
+    """(name, path) of a base of a report: of the first without a name."""
+    name, sign, path = word.partition("=")
+    # A path may hold the sign itself.
+    return ("", Path(word)) if not sign or Path(word).exists() else (name, Path(path))
 
 
 def _missing(flag: str, what: str) -> ConfigError:
@@ -238,7 +266,7 @@ def _refuse_choices(chosen: dict[str, Any]) -> None:
     if given:
         raise ConfigError(
             f"{', '.join(given)} cannot change a comparison that is repeated.",
-            "--from takes files, arms, seeds and settings from the report.",
+            "--from takes arms, seeds and settings from the report.",
             remedy="Leave it away, or compare anew without --from.",
         )
 

@@ -9,6 +9,7 @@ import typer
 
 from regraft.cli import options, results, terminal
 from regraft.cli.options import data_flags, settings_from
+from regraft.cli.use import note_score
 from regraft.errors import DataError
 
 
@@ -116,6 +117,7 @@ def fit(
             tested = final_score(
                 out, test, labelled=labelled, texts=texts, data=settings.data, progress=progress
             )
+            note_score(out, test, data=settings.data)
         report = write_fit_report(
             result, tested, out / "report", command=shlex.join(["regraft", *sys.argv[1:]])
         )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from regraft.bench import BenchResult
     from regraft.demo import DemoResult
     from regraft.evaluate import Evaluation, SetEvaluation
-    from regraft.evidence import Comparison
+    from regraft.evidence import ArmSummary, Comparison
     from regraft.finetune import FinetuneResult
     from regraft.fit import FitResult
     from regraft.fitted import FinalScore
@@ -365,9 +365,7 @@ def show_comparison(comparison: "Comparison", *, report_path: Path) -> None:
                 arm.name,
                 f"{arm.test_accuracy.mean:.1%}",
                 f"{arm.test_accuracy.low:.1%} to {arm.test_accuracy.high:.1%}",
-                f"{arm.test_accuracy_without_leaks.mean:.1%}"
-                if arm.test_accuracy_without_leaks
-                else "-",
+                _without_leaks(arm),
                 f"{arm.valid_accuracy.mean:.1%}",
                 arm.num_seeds,
                 terminal.duration(arm.seconds),
@@ -387,6 +385,15 @@ def show_comparison(comparison: "Comparison", *, report_path: Path) -> None:
     for worth in comparison.more_worths:
         terminal.show_line(f"{worth.arm}: {worth.sentence}")
     terminal.show_line(f"Report: {report_path}")
+
+
+def _without_leaks(arm: "ArmSummary") -> str:
+    """`75.4%, 71.0% to 79.8%`, of the examples that decide; once is enough if these are all."""
+    clean = arm.test_accuracy_without_leaks
+    if clean is None:
+        return "-"
+    told = f"{clean.mean:.1%}"
+    return told if clean == arm.test_accuracy else f"{told}, {clean.low:.1%} to {clean.high:.1%}"
 
 
 def show_demo(result: "DemoResult") -> None:

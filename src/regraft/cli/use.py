@@ -3,6 +3,8 @@
 import csv
 import io
 import json as jsons
+import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,6 +13,7 @@ import typer
 
 from regraft.cli import options, results, terminal
 from regraft.cli.options import data_flags, data_of
+from regraft.config import DataSettings
 from regraft.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -67,6 +70,7 @@ def evaluate(
             evaluation = evaluate_fitted(run, file, data=data, progress=progress)["blend"]
         else:
             evaluation = run_evaluate(run, file, data=data, progress=progress)
+    note_score(run, file, data=data)
     if json:
         terminal.show_json(evaluation.to_dict())
     elif isinstance(evaluation, SetEvaluation):
@@ -228,6 +232,22 @@ def fill(
     for number, place in enumerate(guessed, start=1):
         rows = [(guess.token, f"{guess.probability:.1%}") for guess in place]
         terminal.show_table([f"<mask> {number}", "probability"], rows)
+
+
+def note_score(run: Path, file: Path, *, data: DataSettings) -> None:
+    """Write into the ledger beside a run folder that it was scored on these labels."""
+    from regraft.runfolder import read_info
+    from regraft.seal import LEDGER_NAME, note_opening
+
+    info = read_info(run)
+    note_opening(
+        file,
+        data=data,
+        # The same weights on the same labels show nothing new.
+        choices=info.weights_digest or info.created,
+        command=shlex.join(["regraft", *sys.argv[1:]]),
+        ledger_path=run.absolute().parent / LEDGER_NAME,
+    )
 
 
 def _check_finetuned(run: Path) -> None:

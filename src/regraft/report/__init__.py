@@ -7,13 +7,13 @@ needs no other file, no network and no script. Computes no result: every number 
 from pathlib import Path
 
 from regraft.arms import ArmsFolder
-from regraft.evidence import REPORT_NAME, Comparison
+from regraft.evidence import OUTCOMES_NAME, REPORT_NAME, Comparison
 from regraft.report.drawing import write_figures
 from regraft.report.figures import comparison_figures
 from regraft.report.fitted import write_fit_report
 from regraft.report.markdown import comparison_to_markdown
 from regraft.report.page import comparison_to_html
-from regraft.report.tables import comparison_tables, comparison_to_dict
+from regraft.report.tables import comparison_tables, comparison_to_dict, plain
 from regraft.report.words import paired_test_in_words
 from regraft.runtime import write_json, write_text
 
@@ -36,6 +36,9 @@ def write_report(comparison: Comparison, out_dir: str | Path) -> dict[str, Path]
     for name, text in texts.items():
         paths[name] = out_dir / name
         write_text(paths[name], text)
+    if comparison.outcomes is not None:
+        paths[OUTCOMES_NAME] = out_dir / OUTCOMES_NAME
+        write_json(paths[OUTCOMES_NAME], plain(comparison.outcomes))
     # Last: its presence says that the comparison has ended.
     paths[REPORT_NAME] = out_dir / REPORT_NAME
     write_json(paths[REPORT_NAME], comparison_to_dict(comparison))

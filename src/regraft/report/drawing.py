@@ -30,7 +30,10 @@ MAX_NAME = 22
 
 @dataclass(frozen=True)
 class Line:
-    """An arm's line in percent; the band may be empty. One point stands for the whole axis."""
+    """An arm's line in percent; the band may be empty. One point stands for the whole axis.
+
+    `rings` mark points beside the line; `value` is named at its end, if not its last.
+    """
 
     name: str
     style: Style
@@ -38,6 +41,8 @@ class Line:
     ys: Sequence[float]
     lows: Sequence[float] = ()
     highs: Sequence[float] = ()
+    rings: Sequence[tuple[float, float]] = ()
+    value: float | None = None
 
 
 def line_axes(names: Sequence[str]) -> "tuple[Figure, Axes]":
@@ -87,6 +92,8 @@ def draw_lines(axes: "Axes", lines: Sequence[Line]) -> None:
                 line.xs, line.lows, line.highs, color=colour, alpha=alpha, linewidth=0
             )
         axes.plot(line.xs, line.ys, color=colour, marker=marker, linewidth=2, zorder=height)
+        for x, y in line.rings:
+            axes.plot([x], [y], "o", markersize=9, fillstyle="none", color=colour, zorder=4)
     axes.margins(y=0.08)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True))
     # Drawn once and for all, or the names would be moved apart by another scale.
@@ -103,8 +110,9 @@ def _label_line_ends(axes: "Axes", lines: Sequence[Line]) -> None:
     heights = _spread([line.ys[-1] for line in rising], gap, low=low, high=high)
     for line, height in zip(rising, heights, strict=True):
         is_flat = len(line.xs) == 1 and axes.get_xscale() == "linear"
+        value = line.ys[-1] if line.value is None else line.value
         axes.annotate(
-            f"{clipped(line.name, MAX_NAME)} {line.ys[-1]:.1f}",
+            f"{clipped(line.name, MAX_NAME)} {value:.1f}",
             xy=(axes.get_xlim()[1] if is_flat else line.xs[-1], line.ys[-1]),
             xytext=(1.05, height),
             textcoords=("axes fraction", "data"),

@@ -4,6 +4,7 @@ Comes in: a Comparison, or scores. Goes out: matplotlib figures, and their SVG a
 of a page. Figures are small in inches, so that their text can be read when a phone shows them.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from regraft.report.drawing import (
     name_axes,
 )
 from regraft.report.palette import CARD, INK, MUTED, Style, arm_styles
-from regraft.report.words import clipped, drawn_worth, percent, words_range
+from regraft.report.words import base_arm, clipped, drawn_worth, percent, words_range
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 _RELIABILITY_COLUMNS = 3
 # On a log axis: nearer ticks would run into each other.
 _TICK_FACTOR = 1.35
+# More bands on top of each other are a smear.
+MAX_BANDS = 4
 
 
 def comparison_figures(comparison: Comparison) -> "dict[str, Figure]":
@@ -55,14 +58,15 @@ def has_curve(comparison: Comparison) -> bool:
 def accuracy_figure(comparison: Comparison) -> "Figure":
     """Accuracy on valid against the epoch: mean over seeds, the seeds' range as a band.
 
-    An arm that knows no epochs is a dashed line. Arms are named at their line's end.
+    An arm that knows no epochs is a dashed line. Arms are named at their line's end, with the mean
+    of what their runs kept; a ring is an epoch whose weights were kept.
     """
     from matplotlib.ticker import MaxNLocator
 
     lines = []
     styles = arm_styles(arm.name for arm in comparison.arms)
     for arm in comparison.arms:
-        epochs = [list(shares) for shares in zip(*arm.valid_curves, strict=True)]
+        epochs = list(zip(*_to_the_end(arm), strict=True))
         if epochs:
             lines.append(
                 Line(
@@ -72,6 +76,8 @@ def accuracy_figure(comparison: Comparison) -> "Figure":
                     ys=[100 * sum(shares) / len(shares) for shares in epochs],
                     lows=[100 * min(shares) for shares in epochs],
                     highs=[100 * max(shares) for shares in epochs],
+                    rings=[(epoch, 100 * kept) for epoch, kept in _kept(arm) if _chose_epochs(arm)],
+                    value=100 * sum(kept for _, kept in _kept(arm)) / len(arm.valid_curves),
                 )
             )
     last_epoch = max((len(line.xs) - 1 for line in lines), default=0) or 1
@@ -81,6 +87,29 @@ def accuracy_figure(comparison: Comparison) -> "Figure":
     name_axes(axes, title="Accuracy on valid, %", across="epoch (0: before the first)")
     draw_lines(axes, lines)
     return figure
+
+
+def _to_the_end(arm: ArmSummary) -> list[tuple[float, ...]]:
+    """The curves of an arm made equally long: a run that stopped early stays at what it kept."""
+    longest = max(map(len, arm.valid_curves), default=0)
+    return [
+        (*curve, *[kept] * (longest - len(curve)))
+        for curve, (_, kept) in zip(arm.valid_curves, _kept(arm), strict=True)
+    ]
+
+
+def _chose_epochs(arm: ArmSummary) -> bool:
+    return any("epoch" in chosen for chosen in arm.chosen)
+
+
+def _kept(arm: ArmSummary) -> list[tuple[int, float]]:
+    """(epoch, accuracy on valid) of what each run kept: the last, if none was chosen."""
+    chosen = arm.chosen if len(arm.chosen) == len(arm.valid_curves) else ()
+    kept = []
+    for run, curve in enumerate(arm.valid_curves):
+        epoch = chosen[run].get("epoch", len(curve) - 1) if chosen else len(curve) - 1
+        kept.append((epoch, curve[epoch]))
+    return kept
 
 
 def curve_figure(comparison: Comparison) -> "Figure":
@@ -100,11 +129,12 @@ def curve_figure(comparison: Comparison) -> "Figure":
                 name,
                 styles.get(name) or arm_styles([name])[name],
                 xs=[point.num_labels for point in found],
-                ys=[100 * point.accuracy.mean for point in found],
-                lows=[100 * point.accuracy.low for point in found],
-                highs=[100 * point.accuracy.high for point in found],
+                ys=[100 * point.deciding.mean for point in found],
+                lows=[100 * point.deciding.low for point in found],
+                highs=[100 * point.deciding.high for point in found],
             )
         )
+    lines = _few_bands(lines, comparison)
     figure, axes = line_axes([line.name for line in lines])
     sizes = sorted({point.num_labels for point in comparison.curve})
     axes.set_xscale("log")
@@ -118,6 +148,20 @@ def curve_figure(comparison: Comparison) -> "Figure":
     if shown is not None:
         _draw_worth(axes, shown, lines={line.name: line for line in lines})
     return figure
+
+
+def _few_bands(lines: Sequence[Line], comparison: Comparison) -> list[Line]:
+    """Of many arms, bands of those that the report is about: the others' are in the table."""
+    if len(lines) <= MAX_BANDS:
+        return list(lines)
+    shown = drawn_worth(comparison)
+    told = {base_arm(comparison), *([shown.arm, shown.rival] if shown else [])}
+    rest = sorted((line for line in lines if line.name not in told), key=lambda line: -line.ys[-1])
+    banded = told | {line.name for line in rest[: MAX_BANDS - len(told)]}
+    return [
+        line if line.name in banded else dataclasses.replace(line, lows=(), highs=())
+        for line in lines
+    ]
 
 
 def lengths_figure(comparison: Comparison) -> "Figure":
@@ -266,6 +310,10 @@ def _draw_reliability(axes: "Axes", arm: ArmSummary, *, style: Style, floor: int
     axes.set(xlim=(floor - 3, 103), ylim=(floor - 3, 103))
     ticks = [floor, (floor + 100) / 2, 100]
     axes.set(xticks=ticks, yticks=ticks)
+    # Inside the plot, or the ends would touch those of the next one.
+    first, *_, last = axes.get_xticklabels()
+    first.set_horizontalalignment("left")
+    last.set_horizontalalignment("right")
     axes.set_title(
         clipped(arm.name, MAX_NAME), loc="left", color=style.colour, fontsize=FONT_POINTS
     )

@@ -75,7 +75,7 @@ def _curve(comparison: Comparison, drawn: set[str]) -> list[str]:
     if "curve" not in drawn:
         return []
     sizes = sorted({point.num_labels for point in comparison.curve})
-    found = {(point.arm, point.num_labels): point.accuracy for point in comparison.curve}
+    found = {(point.arm, point.num_labels): point.deciding for point in comparison.curve}
     rows = [
         [name, *[words.interval_in_words(found.get((name, size))) for size in sizes]]
         for name in dict.fromkeys(point.arm for point in comparison.curve)
@@ -106,8 +106,7 @@ def _arms(comparison: Comparison) -> list[str]:
     for arm in comparison.arms:
         row = [arm.name, words.interval_in_words(arm.test_accuracy)]
         if shows_leaks:
-            clean = arm.test_accuracy_without_leaks
-            row.append(words.percent(clean.mean if clean else None))
+            row.append(words.interval_in_words(arm.test_accuracy_without_leaks))
         if comparison.tests:
             gap, p = words.against_base(words.paired_with_base(comparison, arm))
             row.append(f"{gap}, {p}" if p else gap)
@@ -115,7 +114,11 @@ def _arms(comparison: Comparison) -> list[str]:
         rows.append(
             [
                 *row,
-                words.percent(arm.macro_f1),
+                " ".join(
+                    filter(
+                        None, [words.percent(arm.macro_f1), words.clean_macro_f1(comparison, arm)]
+                    )
+                ),
                 words.percent(arm.valid_accuracy.mean),
                 words.in_seconds(arm.seconds),
                 f"{arm.num_seeds}{collapsed}",

@@ -110,7 +110,7 @@ def _curve(comparison: Comparison, figures: "dict[str, Figure]") -> str:
             if point is None:
                 cells.append(Cell(words.UNKNOWN))
                 continue
-            score = point.accuracy
+            score = point.deciding
             note = f"{words.percent(score.low)} to {words.percent(score.high)}"
             if point.num_collapsed:
                 note += f"; {point.num_collapsed} of {point.num_seeds} collapsed"
@@ -150,12 +150,13 @@ def _arms(comparison: Comparison) -> str:
         cells = []
         if shows_leaks:
             clean = arm.test_accuracy_without_leaks
-            cells.append(Cell(words.percent(clean.mean if clean else None)))
+            ends = f"{words.percent(clean.low)} to {words.percent(clean.high)}" if clean else ""
+            cells.append(Cell(words.percent(clean.mean if clean else None), ends))
         if comparison.tests:
             cells.append(Cell(*words.against_base(words.paired_with_base(comparison, arm))))
         long = words.duration(arm.seconds) if arm.seconds >= 120 else ""
         cells += [
-            Cell(words.percent(arm.macro_f1)),
+            Cell(words.percent(arm.macro_f1), words.clean_macro_f1(comparison, arm)),
             Cell(words.percent(arm.valid_accuracy.mean)),
             Cell(words.in_seconds(arm.seconds), long),
             Cell(str(arm.num_seeds), f"{arm.num_collapsed} collapsed" if arm.num_collapsed else ""),

@@ -18,8 +18,12 @@ from regraft.metrics import Interval
 
 
 def comparison_to_dict(comparison: Comparison) -> dict[str, Any]:
-    """Plain values ready for JSON; a number that is not finite becomes null."""
-    values: dict[str, Any] = plain(comparison)
+    """Plain values ready for JSON, but for the outcomes, which have a file of their own.
+
+    A number that is not finite becomes null.
+    """
+    values: dict[str, Any] = plain(dataclasses.replace(comparison, outcomes=None))
+    del values["outcomes"]
     return values
 
 
@@ -69,6 +73,7 @@ def _arms(comparison: Comparison) -> str:
         "calibrated_error",
         "seconds",
         "collapsed",
+        "macro_f1_without_leaks",
     ]
     rows = [
         [
@@ -83,6 +88,7 @@ def _arms(comparison: Comparison) -> str:
             arm.calibrated_error,
             arm.seconds,
             arm.num_collapsed,
+            arm.macro_f1_without_leaks,
         ]
         for arm in comparison.arms
     ]
@@ -98,6 +104,8 @@ def _curve(comparison: Comparison) -> str:
         *interval_columns("macro_f1"),
         "seconds",
         "collapsed",
+        *interval_columns("accuracy_without_leaks"),
+        *interval_columns("macro_f1_without_leaks"),
     ]
     rows = [
         [
@@ -108,6 +116,8 @@ def _curve(comparison: Comparison) -> str:
             *interval_cells(point.macro_f1),
             point.seconds,
             point.num_collapsed,
+            *interval_cells(point.accuracy_without_leaks),
+            *interval_cells(point.macro_f1_without_leaks),
         ]
         for point in comparison.curve
     ]

@@ -113,7 +113,11 @@ def arms_note(comparison: Comparison) -> str:
             + (", corrected for there being several tests (Holm)." if corrected else ".")
         )
     if has_leaks(comparison):
-        note += " “Without leaks” leaves out test texts that were seen before."
+        note += " “Without leaks” leaves out test texts that were seen before" + (
+            "."
+            if comparison.num_deciding is None
+            else f" or repeat one: by these {comparison.num_deciding:,} examples it is decided."
+        )
     return note
 
 
@@ -146,6 +150,11 @@ def _told_limit(smallest_difference: float) -> str:
 def accuracy_note(comparison: Comparison) -> str:
     """How to read the figure of accuracy by epoch."""
     note = "Lines are means over seeds, bands reach from the lowest to the highest seed."
+    if any("epoch" in chosen for arm in comparison.arms for chosen in arm.chosen):
+        note += (
+            " A ring is the epoch whose weights a run kept, where its line then stays; the number "
+            "beside a name is the mean of these."
+        )
     flat = [arm.name for arm in comparison.arms if len(next(iter(arm.valid_curves), ())) == 1]
     if len(flat) == 1:
         return f"{note} The dashed line is the {flat[0]} arm, which knows no epochs."
@@ -159,8 +168,10 @@ def curve_note(comparison: Comparison) -> str:
     note = (
         "Accuracy on test against the number of labelled examples, which grows by a factor along "
         "the axis; every larger set holds the smaller ones. Bands are 95 % intervals over seeds "
-        "and test examples."
+        "and test examples; of many arms a few have one, and the table has all."
     )
+    if any(point.accuracy_without_leaks is not None for point in comparison.curve):
+        note += " Test texts that were seen before or repeat one are left out."
     shown = drawn_worth(comparison)
     if shown is not None:
         note += f" The arrow is what {shown.arm} is worth: as many labels more, for the same score."
@@ -246,8 +257,16 @@ def mistakes_title(comparison: Comparison) -> str:
 
 
 def has_leaks(comparison: Comparison) -> bool:
-    """Was any test text seen before the test?"""
-    return bool(comparison.num_test_leaks or comparison.num_text_leaks)
+    """Was any test text seen before the test, or does one repeat another?"""
+    has_repeats = comparison.num_deciding not in (None, comparison.num_test)
+    return has_repeats or bool(comparison.num_test_leaks or comparison.num_text_leaks)
+
+
+def clean_macro_f1(comparison: Comparison, arm: ArmSummary) -> str:
+    """`81.2 without leaks`, where there are any."""
+    if arm.macro_f1_without_leaks is None or not has_leaks(comparison):
+        return ""
+    return f"{percent(arm.macro_f1_without_leaks)} without leaks"
 
 
 def leak_sentences(comparison: Comparison) -> list[str]:
@@ -270,6 +289,11 @@ def leak_sentences(comparison: Comparison) -> list[str]:
         )
     elif in_text == 0:
         sentences.append("No test text was in the text without labels, not even nearly.")
+    if has_leaks(comparison) and comparison.num_deciding is not None:
+        sentences.append(
+            f"{comparison.num_deciding:,} of {comparison.num_test:,} test examples, seen nowhere "
+            "before and each text once, decide: verdict, tests, label curve and worth in labels."
+        )
     return sentences
 
 
@@ -278,11 +302,12 @@ def openings_sentence(comparison: Comparison) -> str:
     num_openings = len(comparison.openings)
     if not num_openings:
         return ""
+    counted_by = "Counted by openings.json, beside the folder of this comparison."
     if num_openings == 1:
-        return "The test labels have been opened once: for this comparison."
+        return f"The test labels have been opened once: for this comparison. {counted_by}"
     return (
         f"The test labels have been opened {times(num_openings)}. Whoever chooses by their "
-        "results learns from the test, and its scores flatter."
+        f"results learns from the test, and its scores flatter. {counted_by}"
     )
 
 
