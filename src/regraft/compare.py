@@ -59,6 +59,7 @@ from regraft.summaries import (
     arm_summary,
     correct,
     curve_point,
+    doubting_arms,
     doubts,
     mistakes,
     paired_tests,
@@ -67,7 +68,7 @@ from regraft.summaries import (
     warnings,
 )
 from regraft.text import check_labels_known, check_readable, normalised, read_documents
-from regraft.verdict import judge
+from regraft.verdict import easily_missed, judge
 from regraft.workers import cluster_size
 from regraft.worth import worth_in_labels
 
@@ -372,7 +373,10 @@ def _comparison(
         )
         for name, arm in stage.arms.items()
     )
-    tests = paired_tests({name: correct(runs_of(name, largest), exam) for name in names})
+    tests = paired_tests(
+        {name: correct(runs_of(name, largest), exam) for name in names},
+        is_whole=largest == len(task.train),
+    )
     kind, verdict = judge(summaries, tests)
     rows, valid_rows = task.rows[FIRST]
     test_rows = stage.rows_of([example.text for example in opened.examples])
@@ -415,10 +419,10 @@ def _comparison(
         curve=curve,
         worth=next(iter(worths), None),
         more_worths=worths[1:],
-        smallest_difference=max((test.smallest_difference or 0.0 for test in tests), default=None),
+        smallest_difference=easily_missed(summaries, tests),
         num_text_leaks=None if leaks.text_N is None else int(leaks.text_N.sum()),
         label_doubts=doubts(
-            [run for name in names[:2] for run in runs_of(name, largest)], exam=exam
+            [run for name in doubting_arms(summaries) for run in runs_of(name, largest)], exam=exam
         ),
         splits=splits,
         openings=opened.openings,
