@@ -470,7 +470,7 @@ def test_verdict_claims_nothing_where_there_is_nothing(luck_points: float) -> No
     ("better", "kinds", "claim"),
     [
         ({"pretrained": 0.16}, {"pays"}, "Pre-training helped, and the fine-tuned base beats"),
-        ({"embedding": 0.16}, {"pays-otherwise"}, "; the base as vectors beats every rival."),
+        ({"embedding": 0.16}, {"pays-otherwise"}, " the base as vectors beats every rival."),
         ({"linear": 0.16}, {"no-gain", "hurts"}, "the fine-tuned base loses to TF-IDF"),
         # What never was is not found: it is not better than linear, only than the others.
         ({"pretrained": 0.16, "linear": 0.16}, {"ties-with-linear"}, "cannot be told apart"),

@@ -207,11 +207,26 @@ def test_verdict_names_a_better_use_of_a_base() -> None:
     kind, verdict = otherwise(0.84)
     assert kind == "pays-otherwise"
     assert verdict.startswith(
-        f"No gain from pre-training was found, and the fine-tuned base loses to {LINEAR}; "
-        "the base bag as vectors beats every rival. The fine-tuned base reaches 73.0 %: "
+        "No gain from pre-training was found in fine-tuning, but the base bag as vectors beats "
+        f"every rival. The fine-tuned base reaches 73.0 %: {gap(0.0)} against scratch (73.0 %), "
+        f"{gap(-0.11)} against {LINEAR} (84.0 %). "
     )
     assert verdict.endswith(
         f" The base bag as vectors reaches 87.0 %: it beats {LINEAR} (84.0 %, {gap(0.03)})."
+    )
+
+
+def test_verdict_without_scratch_names_a_better_use_of_a_base() -> None:
+    tests = [
+        paired("linear", -0.11),
+        paired("linear", 0.03, first="embedding"),
+        paired("embedding", -0.14),
+    ]
+    arms = [arm("pretrained", 0.73), arm("embedding", 0.87), arm("linear", 0.84)]
+    kind, verdict = judge(arms, tests)
+    assert kind == "pays-otherwise"
+    assert verdict.startswith(
+        f"The fine-tuned base loses to {LINEAR}, but the base as vectors beats {LINEAR}. "
     )
 
 

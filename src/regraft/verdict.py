@@ -183,18 +183,20 @@ def _kind_of_ours(found: _Found) -> VerdictKind:
 
 
 def _headline(found: _Found) -> str:
-    """One sentence without numbers."""
-    clause = _against_rivals(found, found.ours)
+    """One sentence without numbers; a use that pays is in it, rather than one that does not."""
+    ours = _against_rivals(found, found.ours)
+    paying = next((use for use in found.better_uses if use.pays), None)
     if found.scratch is None:
-        head = clause[0].upper() + clause[1:]
+        head, is_good = ours[0].upper() + ours[1:], found.ours.pays
+        clause = "" if paying is None else _against_rivals(found, paying)
     else:
         gain = found.scratch.outcome
         head = (_CLAIMS_OF_RUNS if found.scratch.is_of_runs else _CLAIMS)[gain]
-        if clause:
-            agrees = (gain == "better") == (found.ours.outcome == "better")
-            head += f", {'and' if agrees else 'but'} {clause}"
-    paying = [_against_rivals(found, use) for use in found.better_uses if use.pays]
-    return "; ".join([head, *paying]) + "."
+        is_good = (gain == "better") == ((paying or found.ours).outcome == "better")
+        clause = ours
+        if paying is not None:
+            head, clause = f"{head} in fine-tuning", _against_rivals(found, paying)
+    return f"{head}, {'and' if is_good else 'but'} {clause}." if clause else f"{head}."
 
 
 def _against_rivals(found: _Found, use: _Use) -> str:
