@@ -4,9 +4,9 @@ Arms are simulated, so that the truth is known: a test example is answered right
 difficulty of the example (the same for both arms) + the arm's own view of it + luck of the seed +
 noise is above zero. Prints the tables of docs/concepts/evidence.md:
 
-    python benchmarks/evidence.py [--tables level power] [--comparisons NUMBER]
+    python benchmarks/evidence.py [--tables level power verdict] [--comparisons NUMBER]
 
-Estimated at ten minutes of one quiet core.
+Estimated at five minutes of one quiet core.
 """
 
 import argparse
@@ -16,29 +16,43 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from regraft.evidence import PairedTest
+from regraft.evidence import questions
 from regraft.statistics import (
-    difference_interval,
+    SIGNIFICANCE,
     difference_test,
     draw_counts,
-    holm,
-    mcnemar_test,
     paired_permutation_test,
     smallest_difference,
 )
+from regraft.summaries import paired_tests
 
 ACCURACY = 0.8
 # Standard deviations: difficulty, own view, noise.
 DIFFICULTY, VIEW, NOISE = 1.0, 0.5, 1.0
 NUM_RESAMPLES = 200
-# Power is measured with the resamples of a real comparison, or nearly: with few of them the rule is
-# noisy, and noise costs power.
-NUM_POWER_RESAMPLES = 2_000
 # The smallest difference is the mean of so many.
 NUM_GAPS = 500
 # Seeds of both arms, test examples; then how far seeds differ in accuracy, in points.
 CASES = (((3, 3), 500), ((3, 1), 500), ((5, 5), 500), ((3, 3), 1_000), ((2, 2), 500))
 LUCK_POINTS = (0.0, 1.0, 3.0)
+# Whole verdicts: three uses of a base, scratch and three rivals, with their seeds.
+VERDICT_SEEDS = {
+    "pretrained": 3,
+    "scratch": 3,
+    "frozen": 3,
+    "embedding": 1,
+    "linear": 1,
+    "nbsvm": 1,
+    "lstm": 3,
+}
+# What is better in truth than the rest, by VERDICT_GAP.
+VERDICT_CASES = {
+    "nothing": (),
+    "pretrained": ("pretrained",),
+    "embedding": ("embedding",),
+    "linear": ("linear",),
+}
+VERDICT_GAP = 0.06
 
 
 def simulated_arm(
@@ -94,28 +108,12 @@ def found_differences(
     """What permutation, a bootstrap of both seeds and examples, and our rule say."""
     permutation = paired_permutation_test(a_SN, b_RN, seed=seed, num_resamples=NUM_RESAMPLES)
     is_outside = _is_outside_bootstrap(a_SN, b_RN, seed=seed)
-    return permutation < 0.05, is_outside, is_found(a_SN, b_RN, seed=seed)
+    return permutation < 0.05, is_outside, is_found(a_SN, b_RN)
 
 
-def is_found(
-    a_SN: NDArray[np.bool_],
-    b_RN: NDArray[np.bool_],
-    *,
-    seed: int,
-    num_resamples: int = NUM_RESAMPLES,
-) -> bool:
-    """What our rule says."""
-    permutation = paired_permutation_test(a_SN, b_RN, seed=seed, num_resamples=num_resamples)
-    p = max(permutation, difference_test(a_SN, b_RN))
-    test = PairedTest(
-        "a",
-        "b",
-        difference_interval(a_SN, b_RN, seed=seed, num_resamples=num_resamples),
-        p_permutation=permutation,
-        p_mcnemar=mcnemar_test(a_SN[0], b_RN[0]),
-        p_holm=holm([p])[0],
-    )
-    return test.is_significant
+def is_found(a_SN: NDArray[np.bool_], b_RN: NDArray[np.bool_]) -> bool:
+    """What our rule says of one question."""
+    return difference_test(a_SN, b_RN) < SIGNIFICANCE
 
 
 def _is_outside_bootstrap(a_SN: NDArray[np.bool_], b_RN: NDArray[np.bool_], *, seed: int) -> bool:
@@ -166,14 +164,60 @@ def print_power(num_comparisons: int) -> None:
             print(f"| {told} | - |", flush=True)
             continue
         found = [
-            is_found(
-                *simulated_pair(generator, **case, gap=gap),
-                seed=number,
-                num_resamples=NUM_POWER_RESAMPLES,
-            )
-            for number in range(num_comparisons)
+            is_found(*simulated_pair(generator, **case, gap=gap)) for _ in range(num_comparisons)
         ]
         print(f"| {told} | {np.mean(found):.1%} |", flush=True)
+
+
+def print_verdicts(num_comparisons: int) -> None:
+    """How often any answer of a whole verdict is false, and how often the true ones are found."""
+    generator = np.random.default_rng(2)
+    names = tuple(VERDICT_SEEDS)
+    print("| better in truth | luck | any false answer | true answers found |")
+    print("|---|---|---|---|")
+    for (told, better), luck_points in itertools.product(VERDICT_CASES.items(), LUCK_POINTS):
+        truth = {name: ACCURACY + VERDICT_GAP * (name in better) for name in names}
+        found = [
+            _answers(generator, truth=truth, luck_points=luck_points)
+            for _ in range(num_comparisons)
+        ]
+        false = np.mean([is_false for is_false, _ in found])
+        power = f"{np.mean([share for _, share in found]):.1%}" if better else "-"
+        print(f"| {told} | {luck_points:g} | {false:.1%} | {power} |", flush=True)
+
+
+def _answers(
+    generator: np.random.Generator, *, truth: dict[str, float], luck_points: float
+) -> tuple[bool, float]:
+    """Is any answer of a verdict false? Which share of those that are true was found?"""
+    difficulty_N = DIFFICULTY * generator.normal(size=500)
+    arms = {
+        name: simulated_arm(
+            generator,
+            difficulty_N=difficulty_N,
+            accuracy=truth[name],
+            luck_points=luck_points if num_seeds > 1 else 0.0,
+            num_seeds=num_seeds,
+        )
+        for name, num_seeds in VERDICT_SEEDS.items()
+    }
+    outcomes = {
+        (test.first, test.second): test.outcome
+        for test in paired_tests(arms, is_whole=True, num_resamples=1)
+    }
+    told, true = [], []
+    for pairs in questions(tuple(truth)):
+        first, best = pairs[0][0], max(truth[second] for _, second in pairs)
+        true.append(_compared(truth[first], best))
+        seen = {outcomes[pair] for pair in pairs}
+        told.append("worse" if "worse" in seen else "better" if seen == {"better"} else "unclear")
+    shown = [a == b for a, b in zip(told, true, strict=True) if b != "unclear"]
+    is_false = any(a not in ("unclear", b) for a, b in zip(told, true, strict=True))
+    return is_false, float(np.mean(shown)) if shown else 0.0
+
+
+def _compared(ours: float, theirs: float) -> str:
+    return "unclear" if ours == theirs else "better" if ours > theirs else "worse"
 
 
 def main() -> None:
@@ -187,7 +231,7 @@ def main() -> None:
         print()
 
 
-TABLES = {"level": print_level, "power": print_power}
+TABLES = {"level": print_level, "power": print_power, "verdict": print_verdicts}
 
 
 if __name__ == "__main__":

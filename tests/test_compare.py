@@ -5,20 +5,28 @@ import json
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import TINY, Recorder, make_examples, write_examples
+from scipy.stats import binom
+from simulated_arms import simulated_arms
+from test_verdict import arm as summary
 
 import regraft
 from regraft.compare import compare
 from regraft.config import resolve
 from regraft.errors import ConfigError, DataError, RegraftError, RunFolderError
-from regraft.evidence import Comparison
+from regraft.evidence import Comparison, PairedTest, VerdictKind
 from regraft.presets import ARMS, DEFAULT_ARMS
 from regraft.report import comparison_to_dict, write_report
+from regraft.report.words import verdict_parts
+from regraft.summaries import paired_tests
+from regraft.verdict import judge
 
 NEURAL = ("pretrained", "scratch", "frozen")
 SETTINGS = resolve("finetune", overrides={**TINY, "train.epochs": 2})
@@ -204,7 +212,9 @@ def test_leaks_are_counted_and_scored_apart(compared: Compared) -> None:
 def test_comparison_tells_where_it_comes_from(compared: Compared) -> None:
     comparison = compared.comparison
     assert [arm.name for arm in comparison.arms] == list(DEFAULT_ARMS)
-    assert [test.second for test in comparison.tests] == ["scratch", "frozen", "linear"]
+    # The base arm against each other, then what other uses of the base are held against.
+    pairs = [("pretrained", name) for name in ("scratch", "frozen", "linear")]
+    assert [(t.first, t.second) for t in comparison.tests] == [*pairs, ("frozen", "linear")]
     assert comparison.labels == ("negative", "positive")
     assert (comparison.num_train, comparison.num_valid) == (32, 16)
     assert comparison.base["run_dir"] == str(compared.inputs["base"])
@@ -219,7 +229,8 @@ def test_report_is_written_from_a_real_comparison(compared: Compared, tmp_path: 
     written = write_report(compared.comparison, tmp_path / "report")
     names = {"report.html", "report.md", "report.json", "accuracy.png", "accuracy.svg"}
     assert names <= {path.name for path in (tmp_path / "report").iterdir()} == set(written)
-    assert compared.comparison.verdict in written["report.md"].read_text(encoding="utf-8")
+    for part in verdict_parts(compared.comparison.verdict):
+        assert part in written["report.md"].read_text(encoding="utf-8")
     assert "<html" in written["report.html"].read_text(encoding="utf-8")
     report = json.loads(written["report.json"].read_text(encoding="utf-8"))
     assert report["verdict_kind"] == compared.comparison.verdict_kind
@@ -441,4 +452,85 @@ def test_no_seed_is_refused(compared: Compared) -> None:
 def test_base_that_is_not_fine_tuned_is_judged(compared: Compared) -> None:
     comparison = compare(**{**compared.inputs, "arms": ["linear", "embedding"]})
     assert [(test.first, test.second) for test in comparison.tests] == [("embedding", "linear")]
-    assert comparison.verdict.startswith("Vectors of the untouched base + logistic regression ")
+    assert comparison.verdict.startswith("The base as vectors ")
+
+
+NUM_VERDICTS = 1_000
+# Two uses of a base, a control and two rivals, with their seeds; an arm of one run has no luck.
+SIMULATED = {"pretrained": 3, "scratch": 3, "embedding": 1, "linear": 1, "cnn": 3}
+
+
+def simulated_verdicts(
+    number: int, *, luck_points: float, **better: float
+) -> Iterator[tuple[VerdictKind, str, list[PairedTest]]]:
+    """Verdicts on arms that are all 80 % right in truth, but for those that are named."""
+    accuracies = {name: 0.8 + better.get(name, 0.0) for name in SIMULATED}
+    for seed in range(number):
+        answers = simulated_arms(
+            accuracies=tuple(accuracies.values()),
+            num_seeds=tuple(SIMULATED.values()),
+            num_examples=200,
+            luck_points=luck_points,
+            seed=seed,
+        )
+        found = dict(zip(SIMULATED, answers, strict=True))
+        tests = paired_tests(found, is_whole=True, num_resamples=1)
+        arms = [
+            summary(name, float(right.mean()), num_seeds=len(right))
+            for name, right in found.items()
+        ]
+        yield *judge(arms, tests), [test for test in tests if test.p_holm is not None]
+
+
+@pytest.mark.parametrize("luck_points", [pytest.param(0, marks=pytest.mark.slow), 3])
+def test_verdict_claims_nothing_where_there_is_nothing(luck_points: float) -> None:
+    false = 0
+    for kind, verdict, tests in simulated_verdicts(NUM_VERDICTS, luck_points=luck_points):
+        is_claimed = any(word in verdict for word in ("helped", "hurt", "beats", "loses to"))
+        shown = [test for test in tests if test.is_significant]
+        assert is_claimed <= bool(shown)
+        assert kind == "no-gain" or shown
+        for test in tests:
+            # No sentence contradicts the interval beside it.
+            assert test.is_significant == (test.decided_by.low > 0 or test.decided_by.high < 0)
+        false += is_claimed
+    # 5 % at most for all questions together, and then chance (1 in 1,000).
+    assert false <= binom(NUM_VERDICTS, 0.05).ppf(0.999)
+
+
+@pytest.mark.parametrize(
+    ("better", "kinds", "claim"),
+    [
+        ({"pretrained": 0.16}, {"pays"}, "Pre-training helped, and the fine-tuned base beats"),
+        ({"embedding": 0.16}, {"pays-otherwise"}, " the base as vectors beats every rival."),
+        ({"linear": 0.16}, {"no-gain", "hurts"}, "the fine-tuned base loses to TF-IDF"),
+        # What never was is not found: it is not better than linear, only than the others.
+        ({"pretrained": 0.16, "linear": 0.16}, {"ties-with-linear"}, "cannot be told apart"),
+    ],
+)
+def test_verdict_finds_what_there_is(
+    better: dict[str, float], kinds: set[VerdictKind], claim: str
+) -> None:
+    found = list(simulated_verdicts(50, luck_points=1, **better))
+    right = sum(
+        kind in kinds and claim in verdict.partition(". ")[0] + "." for kind, verdict, _ in found
+    )
+    assert right >= 38
+
+
+def test_power_of_a_verdict_is_what_the_smallest_difference_promises() -> None:
+    # Of every gap that the report calls the smallest, four in five are to be found: the gap is
+    # the one for arms like these, at the level of three questions.
+    gaps = [
+        test.smallest_difference
+        for _, _, tests in simulated_verdicts(60, luck_points=1)
+        for test in tests
+        if test.second == "scratch"
+    ]
+    gap = float(np.mean([gap for gap in gaps if gap is not None]))
+    found = [
+        verdict.startswith("Pre-training helped")
+        for _, verdict, _ in simulated_verdicts(200, luck_points=1, scratch=-gap)
+    ]
+    # Holm gives back what other questions did not need, so it is rather more.
+    assert 0.7 <= np.mean(found) <= 0.94

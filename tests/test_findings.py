@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from regraft.cli import app
 from regraft.compare import compare
 from regraft.config import resolve
-from regraft.evidence import Comparison
+from regraft.evidence import Comparison, in_percent
 from regraft.report import write_report
 from regraft.request import load_comparison
 
@@ -77,7 +77,7 @@ def test_leaks_and_repeats_decide_nothing(found: Comparison) -> None:
         right = rights(found, point.arm, point.num_labels)
         assert point.accuracy.mean == pytest.approx(right.mean())
         assert point.deciding.mean == pytest.approx(right[:, clean].mean())
-    assert f"{by_name['embedding'].deciding.mean:.1%}" in found.verdict
+    assert in_percent(by_name["embedding"].deciding.mean) in found.verdict
 
 
 def test_outcomes_hold_every_run_and_no_text(

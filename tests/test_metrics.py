@@ -76,8 +76,18 @@ def test_bits_per_byte_of_one_token_a_byte():
 
 
 def test_collapsed_run_answers_one_class():
-    assert metrics.is_collapsed(np.array([1] * 199 + [0]), num_classes=2)
-    assert not metrics.is_collapsed(np.array([1] * 97 + [0] * 3), num_classes=2)
+    half = np.arange(200) % 2
+    assert metrics.is_collapsed(np.array([1] * 199 + [0]), half)
+    assert not metrics.is_collapsed(np.array([1] * 194 + [0] * 6), half)
+
+
+def test_run_is_not_collapsed_where_the_labels_are_nearly_one_class():
+    rare = np.array([1] * 199 + [0])
+    assert not metrics.is_collapsed(rare, rare)
+    assert metrics.is_collapsed(np.ones(200, int), rare)
+    assert metrics.is_collapsed(np.zeros(200, int), rare)
+    # All labels are of one class: nothing else could be answered.
+    assert not metrics.is_collapsed(np.ones(200, int), np.ones(200, int))
 
 
 def test_accuracy_interval_is_that_of_right_answers():

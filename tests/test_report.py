@@ -12,7 +12,11 @@ import pytest
 
 from regraft import report
 from regraft.evidence import Comparison, Mistake
+from regraft.report import words
+from regraft.report.markdown import comparison_to_markdown
+from regraft.report.page import comparison_to_html
 
+EXAMPLES = Path(__file__).parent.parent / "docs" / "examples"
 FIGURES = ("accuracy", "curve", "calibration", "lengths")
 
 
@@ -91,3 +95,17 @@ def test_report_takes_half_a_surrogate_pair(tmp_path: Path, name: str):
     broken = (Mistake("half \ud83d of a face", "positive", "negative", 0.9),)
     paths = report.write_report(comparisons.comparison(mistakes=broken), tmp_path)
     assert "half ? of a face" in paths[name].read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "path", sorted(EXAMPLES.glob("*/report.json")), ids=lambda p: p.parent.name
+)
+def test_published_reports_are_still_told_in_their_own_words(path: Path):
+    found = Comparison.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    headline, rest = words.verdict_parts(found.verdict)
+    told = comparison_to_markdown(found, figures=())
+    assert f"# {headline}\n\n{rest}\n" in told
+    assert found.verdict.startswith(headline)
+    assert headline in comparison_to_html(found, figures={})
+    # As many tests as there were: each had the base arm first.
+    assert words.told_tests(found) == list(found.tests)

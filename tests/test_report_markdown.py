@@ -45,7 +45,7 @@ def test_everything_found_is_told():
         "**Your base is worth about 700 labels",
         "| pretrained | 74.2 (70.7 to 77.7) |",
         "How many labels more than 400 the best arm without a base needs",
-        "| pretrained | 700 | 520 to 1,010 | latent |",
+        "| pretrained | 700 | 520 to 1,000 | latent |",
         "| pretrained:wide | no gain found | \N{EN DASH} | latent |",
         "| embedding | more than 1,200 | from 900 on | latent |",
         "| pretrained | 6.2 | 1.40 | 2.1 |",

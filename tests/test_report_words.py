@@ -38,18 +38,21 @@ def test_paired_test_tells_what_could_not_be_seen():
     found = dataclasses.replace(TESTS[0], p_difference=0.45, p_holm=0.9, smallest_difference=0.021)
     assert paired_test_in_words(found).endswith(
         "p = 0.410 by permutation, p = 0.450 over new seeds and examples, p = 0.500 by McNemar's "
-        "test; p = 0.900 corrected; a true gap of 2.1 points would have shown 4 times in 5."
+        "test; p = 0.900 corrected; another comparison of this size would show a true gap of 2.1 "
+        "points 4 times in 5."
     )
     hopeless = dataclasses.replace(found, smallest_difference=1.6)
-    assert paired_test_in_words(hopeless).endswith("; hardly any gap could have been shown.")
+    assert paired_test_in_words(hopeless).endswith(
+        "; another comparison of this size could hardly show any gap."
+    )
     clear = dataclasses.replace(TESTS[1], smallest_difference=0.021)
-    assert "would have shown" not in paired_test_in_words(clear)
+    assert "would show" not in paired_test_in_words(clear)
 
 
 def test_verdict_begins_with_one_sentence():
-    verdict = "It pays: 81.2% against 79.0%. With few texts, little is seen. One seed only."
+    verdict = "It pays: 81.2 % against 79.0 %. With few texts, little is seen. One seed only."
     headline, limits = words.verdict_parts(verdict)
-    assert headline == "It pays: 81.2% against 79.0%."
+    assert headline == "It pays: 81.2 % against 79.0 %."
     assert limits == "With few texts, little is seen. One seed only."
     assert words.verdict_parts("It pays.") == ("It pays.", "")
 
@@ -69,11 +72,75 @@ def test_base_arm_is_the_pretrained_one_or_the_first():
     assert words.base_arm(comparison(tests=tests)) == "frozen"
 
 
-def test_notes_tell_the_correction_and_the_smallest_gap():
+def test_paired_test_of_single_runs_says_so():
+    of_runs = dataclasses.replace(TESTS[1], is_of_runs=True, p_holm=0.002)
+    told = paired_test_in_words(of_runs)
+    assert told.startswith("That of linear beats this run of pretrained by 6.2 points: ")
+    assert "new seeds" not in told
+    unclear = dataclasses.replace(TESTS[0], is_of_runs=True)
+    assert paired_test_in_words(unclear).startswith(
+        "No difference shown between this run of pretrained and that of scratch: "
+    )
+
+
+def test_paired_test_tells_the_interval_that_decides():
+    wide = dataclasses.replace(TESTS[1], p_holm=0.066, corrected=Interval(-0.062, -0.13, 0.004))
+    assert paired_test_in_words(wide) == (
+        "No difference shown between pretrained and linear: pretrained minus linear is "
+        "\N{MINUS SIGN}6.2 points, 95 % interval \N{MINUS SIGN}8.0 to \N{MINUS SIGN}4.0; "
+        "p < 0.001 by permutation, p = 0.002 by McNemar's test; p = 0.066 corrected, interval then "
+        "\N{MINUS SIGN}13.0 to +0.4."
+    )
+
+
+def test_other_uses_of_a_base_are_told_by_their_nearest_rival():
+    more = (
+        dataclasses.replace(TESTS[1], first="embedding", difference=Interval(0.02, 0.01, 0.03)),
+        dataclasses.replace(
+            TESTS[1], first="embedding", second="nbsvm", difference=Interval(0.04, 0.03, 0.05)
+        ),
+    )
+    assert words.told_tests(comparison(tests=(*TESTS, *more))) == [*TESTS, more[0]]
+    assert words.told_tests(comparison()) == list(TESTS)
+
+
+def test_notes_tell_the_correction():
     assert "None is corrected" in words.tests_note(comparison())
     note = words.tests_note(full_comparison())
     assert "corrected p is below 0.05" in note
-    assert "a true gap of 1.9 points would have shown 4 times in 5" in note
+    # One number a test: what the next comparison would show is told beside each.
+    assert "true gap" not in note
+    corrected = dataclasses.replace(TESTS[0], p_holm=0.9, corrected=Interval(0.005, -0.03, 0.04))
+    mixed = words.tests_note(comparison(tests=(corrected, TESTS[1])))
+    assert "leaves out zero exactly if the difference counts." in mixed
+    assert mixed.endswith(
+        "A test without a corrected p answers none of them and stands for itself."
+    )
+
+
+def test_notes_tell_what_intervals_leave_out():
+    assert (
+        "They do not count the choice of the training examples: with all labels every seed learns "
+        "from the same ones, and large subsets overlap."
+    ) in words.arms_note(comparison())
+
+
+def test_worth_is_told_with_as_many_digits_everywhere():
+    extra = Interval(749.0, 390.4, 1324.0)
+    shown = dataclasses.replace(full_comparison().more_worths[1], extra=extra, is_bound=False)
+    rows = words.worth_rows(full_comparison(more_worths=(shown,)))
+    assert rows[1] == ("embedding", "750", "390 to 1,300", "latent")
+    single = dataclasses.replace(shown, is_of_runs=True)
+    title = words.worths_title(full_comparison(more_worths=(single,)))
+    assert title.endswith("and the luck of single runs is in none")
+
+
+def test_doubts_name_the_arms_that_doubt():
+    assert words.doubts_note(full_comparison()).startswith("Here the runs agree")
+    doubt = dataclasses.replace(full_comparison().label_doubts[0], arms=("linear", "nbsvm"))
+    assert words.doubts_note(full_comparison(label_doubts=(doubt,))).startswith(
+        "Here the runs of linear and nbsvm, the best on valid, agree with each other"
+    )
 
 
 def test_lead_and_sentence_tell_how_often_the_test_was_opened():

@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pytest
 from test_verdict import arm
 
 from regraft.arms import Cell
@@ -13,6 +14,7 @@ from regraft.summaries import (
     SeedRun,
     arm_summary,
     curve_point,
+    doubting_arms,
     doubts,
     mistakes,
     paired_tests,
@@ -83,17 +85,100 @@ def test_doubts_are_what_all_runs_contradict() -> None:
     assert found[0].num_runs == 2
 
 
+def test_doubts_come_from_the_two_arms_that_are_best_on_valid() -> None:
+    arms = [arm("pretrained", 0.7), arm("scratch", 0.6), arm("linear", 0.8), arm("nbsvm", 0.79)]
+    assert doubting_arms(arms) == ("linear", "nbsvm")
+    assert doubting_arms(arms[:1]) == ("pretrained",)
+    sure_NC = np.array([[0.9, 0.1], [0.05, 0.95], [0.2, 0.8], [0.3, 0.7]])
+    other = dataclasses.replace(run(sure_NC), cell=Cell("linear", 8, 0))
+    found = doubts([run(sure_NC), run(sure_NC, seed=1), other], exam=HALF)
+    assert (found[0].arms, found[0].num_runs) == (("pretrained", "linear"), 3)
+
+
+def right(share: float, *, num_seeds: int = 5, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).random((num_seeds, 300)) < share
+
+
 def test_tests_set_the_first_arm_against_every_other() -> None:
-    generator = np.random.default_rng(0)
-    ours_SN, theirs_SN = generator.random((5, 300)) < 0.9, generator.random((5, 300)) < 0.6
-    found = paired_tests({"pretrained": ours_SN, "scratch": theirs_SN, "linear": ours_SN})
+    ours_SN, theirs_SN = right(0.9), right(0.6, seed=1)
+    arms = {"pretrained": ours_SN, "scratch": theirs_SN, "linear": ours_SN}
+    found = paired_tests(arms, is_whole=True)
     assert [(test.first, test.second) for test in found] == [
         ("pretrained", "scratch"),
         ("pretrained", "linear"),
     ]
     assert [test.is_significant for test in found] == [True, False]
-    assert found[0].p_holm is not None
-    assert found[0].p_holm >= found[0].p_permutation
+    for test in found:
+        assert test.p_difference is not None
+        assert test.p_holm is not None
+        assert test.p_holm >= test.p_difference
+        assert not test.is_of_runs
+
+
+def test_tests_hold_every_use_of_a_base_against_every_rival() -> None:
+    names = ("pretrained", "scratch", "frozen", "embedding:bag", "linear", "cnn")
+    arms = {name: right(0.7, seed=seed) for seed, name in enumerate(names)}
+    found = {(test.first, test.second): test for test in paired_tests(arms, is_whole=True)}
+    uses = ("pretrained", "frozen", "embedding:bag")
+    asked = {("pretrained", "scratch"), *((use, r) for use in uses for r in ("linear", "cnn"))}
+    assert {pair for pair, test in found.items() if test.p_holm is not None} == asked
+    # Uses of a base among each other answer no question of the verdict.
+    assert found.keys() - asked == {("pretrained", "frozen"), ("pretrained", "embedding:bag")}
+    assert all(found[pair].corrected is None for pair in found.keys() - asked)
+
+
+def test_corrected_interval_leaves_out_zero_exactly_if_the_gap_counts() -> None:
+    for seed in range(40):
+        shares = np.random.default_rng(seed).uniform(0.7, 0.85, size=5)
+        names = ("pretrained", "scratch", "embedding", "linear", "nbsvm")
+        arms = {
+            name: right(share, num_seeds=3, seed=seed + place)
+            for place, (name, share) in enumerate(zip(names, shares, strict=True))
+        }
+        for test in paired_tests(arms, is_whole=True, num_resamples=10):
+            if test.corrected is not None:
+                leaves_out_zero = test.corrected.low > 0 or test.corrected.high < 0
+                assert test.is_significant == leaves_out_zero == (test.p < 0.05)
+                assert test.corrected.low <= test.difference.low
+                assert test.difference.high <= test.corrected.high
+
+
+def test_beating_every_rival_costs_nothing_for_their_number() -> None:
+    strong, weak = right(0.9), right(0.7, seed=1)
+    rivals = dict.fromkeys(("linear", "nbsvm", "latent", "cnn"), weak)
+    alone, *_ = paired_tests({"pretrained": strong, "linear": weak}, is_whole=True)
+    among = paired_tests({"pretrained": strong, **rivals}, is_whole=True)
+    assert {test.p_holm for test in among} == {alone.p_holm}
+    # To lose to one of four must be shown four times as clearly.
+    lost, *_ = paired_tests({"pretrained": weak, "linear": strong}, is_whole=True)
+    mixed, *_ = paired_tests({"pretrained": weak, **rivals, "linear": strong}, is_whole=True)
+    assert mixed.p_holm == pytest.approx(4 * lost.p_holm)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_whole", "is_of_runs"),
+    [
+        ("embedding", "linear", True, False),
+        ("embedding", "lstm", True, True),
+        ("pretrained", "linear", True, True),
+        # The labels were drawn by the one seed.
+        ("embedding", "linear", False, True),
+    ],
+)
+def test_single_run_whose_luck_is_not_seen_is_no_method(
+    first: str, second: str, is_whole: bool, is_of_runs: bool
+) -> None:
+    arms = {first: right(0.9, num_seeds=1), second: right(0.7, num_seeds=1, seed=1)}
+    (test,) = paired_tests(arms, is_whole=is_whole)
+    assert test.is_of_runs == is_of_runs
+    assert (test.p_difference is None) == is_of_runs
+
+
+def test_arms_without_a_base_are_held_against_the_first() -> None:
+    arms = {"linear": right(0.9), "nbsvm": right(0.7, seed=1), "cnn": right(0.8, seed=2)}
+    found = paired_tests(arms, is_whole=True)
+    assert [(test.first, test.second) for test in found] == [("linear", "nbsvm"), ("linear", "cnn")]
+    assert all(test.p_holm is not None for test in found)
 
 
 def test_warnings_name_what_weakens_a_result() -> None:

@@ -109,8 +109,8 @@ def test_worth_of_a_base_that_is_not_ahead():
     assert not worth.is_bound
     ours, theirs = made["pretrained"][100].mean(), made["linear"][100].mean()
     assert worth.sentence == (
-        f"No gain in labels was found: with 100 of them pretrained reaches {ours:.1%}, "
-        f"linear {theirs:.1%}."
+        f"No gain in labels was found: with 100 of them pretrained reaches {100 * ours:.1f} %, "
+        f"linear {100 * theirs:.1f} %."
     )
 
 
@@ -146,11 +146,26 @@ def test_worth_needs_a_curve_and_a_rival():
         )
 
 
-def test_worth_of_single_runs():
+def test_worth_of_single_runs_is_told_with_its_limit():
     made = curves({"pretrained": (0.8, 0.84, 0.87), "linear": (0.7, 0.77, 0.85)}, num_seeds=1)
     worth = worth_in_labels(made, arm="pretrained")
     assert worth is not None
     assert worth.extra is not None
+    assert worth.is_of_runs
+    assert worth.sentence.startswith("In these runs, your base is worth about ")
+    assert worth.sentence.endswith(
+        " That is of single runs, whose luck is not in it: repeat it with three seeds or more."
+    )
+
+
+def test_one_run_of_all_labels_is_no_single_run_of_a_curve():
+    made = curves({"pretrained": (0.8, 0.84, 0.87), "linear": (0.7, 0.77, 0.85)})
+    # A regression on all labels knows no seed.
+    made["linear"][1_600] = made["linear"][1_600][:1]
+    worth = worth_in_labels(made, arm="pretrained")
+    assert worth is not None
+    assert not worth.is_of_runs
+    assert worth.sentence.startswith("Your base is worth about ")
 
 
 @pytest.mark.parametrize("luck_points", [0.0, 3.0])

@@ -11,15 +11,18 @@ from typing import Any, Literal, TypeVar
 from regraft.metrics import ConfidenceBin as ConfidenceBin
 from regraft.metrics import Interval
 from regraft.metrics import LengthBin as LengthBin
+from regraft.statistics import SIGNIFICANCE as SIGNIFICANCE
 from regraft.statistics import holm
 
 REPORT_NAME = "report.json"
 OUTCOMES_NAME = "outcomes.json"
-SIGNIFICANCE = 0.05
+
+Outcome = Literal["better", "worse", "unclear"]
 
 _Values = TypeVar("_Values")
 VerdictKind = Literal[
     "pays",
+    "pays-otherwise",
     "loses-to-linear",
     "ties-with-linear",
     "loses-to-rival",
@@ -44,6 +47,39 @@ def base_name(arm: str) -> str:
 def uses_base(arm: str) -> bool:
     """Is there anything of a pre-trained base in this arm?"""
     return kind_of(arm) in ("pretrained", "frozen", "embedding")
+
+
+def is_network(arm: str) -> bool:
+    """Does luck of its own, a random start or the order of batches, move this arm?"""
+    return kind_of(arm) in ("pretrained", "scratch", "frozen", "lstm", "cnn")
+
+
+def is_rival(arm: str) -> bool:
+    """Is this what one could have without a base? Scratch is a control and no rival."""
+    return not uses_base(arm) and kind_of(arm) != "scratch"
+
+
+def scratch_of(arm: str) -> str:
+    """The arm that differs from this one in its random weights alone; none for other kinds."""
+    return arm.replace("pretrained", "scratch", 1) if kind_of(arm) == "pretrained" else ""
+
+
+def questions(arms: Sequence[str]) -> tuple[tuple[tuple[str, str], ...], ...]:
+    """What a comparison asks, each question as the pairs that answer it; the base arm is first.
+
+    Did pre-training help it? Is each use of a base better than the best rival? Is this base better
+    than another? Where no base takes part: is the first arm better than each other?
+    """
+    first, *others = arms
+    if not uses_base(first):
+        return tuple(((first, other),) for other in others)
+    rivals = [name for name in others if is_rival(name)]
+    asked: list[tuple[tuple[str, str], ...]] = []
+    asked += [((first, name),) for name in others if name == scratch_of(first)]
+    if rivals:
+        uses = [name for name in arms if uses_base(name)]
+        asked += [tuple((use, rival) for rival in rivals) for use in uses]
+    return (*asked, *(((first, name),) for name in others if kind_of(name) == kind_of(first)))
 
 
 @dataclass(frozen=True)
@@ -107,19 +143,51 @@ class PairedTest:
     difference: Interval
     p_permutation: float
     p_mcnemar: float
-    # Over new seeds and new examples, where the two above take the runs as they are.
+    # Over new seeds and new examples, where the two above take the runs as they are; None where the
+    # luck of a single run was not seen.
     p_difference: float | None = None
-    # The larger of p_permutation and p_difference, corrected over all tests (Holm 1979).
+    # Corrected for all that was asked at once (Holm 1979); None where it belongs to no question.
     p_holm: float | None = None
-    # The gap that these two arms would have shown four times in five.
+    # The gap that the next two arms like these would show four times in five.
     smallest_difference: float | None = None
+    # The interval at the level of the correction: it leaves out zero exactly if the gap counts.
+    corrected: Interval | None = None
+    # One of the arms has a single run whose luck was not seen: this is about runs, not methods.
+    is_of_runs: bool = False
+
+    @property
+    def decided_by(self) -> Interval:
+        """The interval that belongs to the decision."""
+        return self.difference if self.corrected is None else self.corrected
+
+    @property
+    def p(self) -> float:
+        """The p that belongs to the decision."""
+        if self.p_holm is not None:
+            return self.p_holm
+        return self.p_permutation if self.p_difference is None else self.p_difference
 
     @property
     def is_significant(self) -> bool:
         """Both the test and the interval must say so."""
-        excludes_zero = self.difference.low > 0 or self.difference.high < 0
-        p = self.p_permutation if self.p_holm is None else self.p_holm
-        return p < SIGNIFICANCE and excludes_zero
+        gap = self.decided_by
+        return self.p < SIGNIFICANCE and (gap.low > 0 or gap.high < 0)
+
+    @property
+    def outcome(self) -> Outcome:
+        """Is the first arm better, worse, or is it unclear?"""
+        if not self.is_significant:
+            return "unclear"
+        return "better" if self.difference.mean > 0 else "worse"
+
+
+def nearest_rival(tests: Sequence[PairedTest]) -> PairedTest | None:
+    """Of one arm's tests that with the strongest rival that wins, else ties, else is beaten."""
+    order: tuple[Outcome, ...] = ("worse", "unclear", "better")
+    own = [test for test in tests if is_rival(test.second)]
+    return min(
+        own, key=lambda test: (order.index(test.outcome), test.difference.mean), default=None
+    )
 
 
 def with_holm(tests: Sequence[PairedTest]) -> tuple[PairedTest, ...]:
@@ -144,6 +212,8 @@ class LabelWorth:
     is_bound: bool
     sentence: str
     is_high_bound: bool = False
+    # Of a single run each, whose luck is not in the interval.
+    is_of_runs: bool = False
 
 
 @dataclass(frozen=True)
@@ -166,6 +236,8 @@ class LabelDoubt:
     predicted: str
     probability: float
     num_runs: int
+    # Whose runs they are.
+    arms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -248,7 +320,7 @@ class Comparison:
     worth: LabelWorth | None = None
     # The same of every other arm that uses a base: another base, or this one used otherwise.
     more_worths: tuple[LabelWorth, ...] = ()
-    # The gap that a test set of this size would show four times in five.
+    # The gap that another comparison of this size would show four times in five.
     smallest_difference: float | None = None
     num_text_leaks: int | None = None
     label_doubts: tuple[LabelDoubt, ...] = ()
@@ -276,3 +348,20 @@ def _from_dict(kind: type[_Values], values: Mapping[str, Any]) -> _Values:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise ValueError(f"{place}: {first['msg'].lower()}") from error
+
+
+def in_percent(share: float) -> str:
+    """`82.0 %`."""
+    return f"{100 * share:.1f} %"
+
+
+def points(difference: float) -> str:
+    """A difference of shares in points, with its sign."""
+    # Adding zero makes a zero of what rounds to minus zero.
+    return f"{round(100 * difference, 1) + 0.0:+.1f}".replace("-", "\N{MINUS SIGN}")
+
+
+def about(number: float) -> str:
+    """Two digits that count, the rest zeros: no curve of three points knows more."""
+    digits = max(len(f"{max(number, 1):.0f}") - 2, 0)
+    return f"{max(round(number, -digits), 1):,.0f}"

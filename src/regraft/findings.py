@@ -38,6 +38,7 @@ from regraft.summaries import (
     correct,
     curve_point,
     deciding,
+    doubting_arms,
     doubts,
     mistakes,
     paired_tests,
@@ -45,7 +46,7 @@ from regraft.summaries import (
     split_warnings,
     warnings,
 )
-from regraft.verdict import judge
+from regraft.verdict import easily_missed, judge
 from regraft.worth import worth_in_labels
 
 
@@ -103,8 +104,12 @@ def build_comparison(
         )
         for name, arm in stage.arms.items()
     )
-    tests = paired_tests({name: deciding(runs_of(name, largest), exam) for name in names})
-    kind, verdict = judge([_on_what_decides(arm) for arm in summaries], tests)
+    tests = paired_tests(
+        {name: deciding(runs_of(name, largest), exam) for name in names},
+        is_whole=largest == len(task.train),
+    )
+    deciding_arms = [_on_what_decides(arm) for arm in summaries]
+    kind, verdict = judge(deciding_arms, tests)
     rows, valid_rows = task.rows[FIRST]
     test_rows = stage.rows_of([example.text for example in opened.examples])
     splits = (
@@ -146,10 +151,10 @@ def build_comparison(
         curve=curve,
         worth=next(iter(worths), None),
         more_worths=worths[1:],
-        smallest_difference=max((test.smallest_difference or 0.0 for test in tests), default=None),
+        smallest_difference=easily_missed(deciding_arms, tests),
         num_text_leaks=None if seen.text_N is None else int(seen.text_N.sum()),
         label_doubts=doubts(
-            [run for name in names[:2] for run in runs_of(name, largest)], exam=exam
+            [run for name in doubting_arms(summaries) for run in runs_of(name, largest)], exam=exam
         ),
         splits=splits,
         openings=opened.openings,

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int, Num, Shaped
 from regraft.statistics import Interval as Interval
 from regraft.statistics import score_interval
 
-_COLLAPSED_SHARE = 0.99
+_COLLAPSED_REST = 0.01
 # Nats, summed over all examples, that a temperature e times too high or too low costs.
 _PULL_TO_ONE = 1.0
 _MOST_TEMPERATURE = 20.0
@@ -357,13 +357,16 @@ def bits_per_byte(nats_per_token: float, *, num_tokens: int, num_bytes: int) -> 
     return float(nats_per_token * num_tokens / num_bytes / np.log(2))
 
 
-def is_collapsed(predictions_N: Int[np.ndarray, " N"], *, num_classes: int) -> bool:
-    """Whether a run answers (almost) one class only: a failed training, not a weak model."""
+def is_collapsed(predictions_N: Int[np.ndarray, " N"], targets_N: Int[np.ndarray, " N"]) -> bool:
+    """Whether a run answers (almost) one class only: a failed training, not a weak model.
+
+    Other answers must be rare, and much rarer than other labels: where nearly all examples are of
+    one class, so are the answers of a good model.
+    """
     _require_examples(len(predictions_N))
-    if num_classes < 2:
-        return False
-    most = np.bincount(predictions_N, minlength=num_classes).max()
-    return bool(most >= _COLLAPSED_SHARE * len(predictions_N))
+    most = np.bincount(predictions_N).argmax()
+    other_answers, other_labels = (predictions_N != most).mean(), (targets_N != most).mean()
+    return bool(other_answers <= min(_COLLAPSED_REST, other_labels / 10) and other_labels > 0)
 
 
 def _require_examples(num_examples: int) -> None:

@@ -7,17 +7,26 @@ of two arms, N examples, B resamples. The rules stand in docs/concepts/evidence.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
 
 CONFIDENCE = 0.95
 POWER = 0.8
+SIGNIFICANCE = 0.05
 # Resamples are drawn in blocks of at most this many numbers, so that memory stays flat.
 _BLOCK_NUMBERS = 4_000_000
 _LEAST_P = 1e-15
 # Of the variance that the next seeds may have, for each arm.
 _NUM_POINTS = 16
+# Examples that nobody answered, added where a score or a gap says how far examples move it: without
+# them a perfect score has no interval. Two right and two wrong (Agresti & Coull 1998); of a gap one
+# for each arm (Bonett & Price 2012).
+_MADE_UP_SCORES = (1.0, 1.0, 0.0, 0.0)
+_MADE_UP_GAPS = (1.0, -1.0)
+# Gaps are at most 1: whatever reaches further says nothing.
+_FARTHEST = 2.0
 # How far the variance of each arm's seeds is drawn to the mean of both, where the next seeds are
 # foretold: two variances of few seeds differ more than the arms do.
 _PULL = 0.1
@@ -66,28 +75,99 @@ def seed_luck(*arms: Shaped[np.ndarray, "_ N"]) -> SeedLuck:
 def score_interval(
     scores_SN: Shaped[np.ndarray, "S N"], *, seed: int = 0, num_resamples: int = 2_000
 ) -> Interval:
-    """The mean of scores between 0 and 1, its interval over new seeds and new examples."""
+    """The mean of scores between 0 and 1, its interval over new seeds and new examples.
+
+    The quantiles of resampled means or, where that is further, the ends by Agresti & Coull; moved
+    out by the luck of seeds as an error of its own.
+    """
     _require_same_examples(scores_SN)
-    means_B = _resampled_means(scores_SN.mean(axis=0), seed=seed, num_resamples=num_resamples)
-    interval = _interval(float(scores_SN.mean()), means_B, seed_luck(scores_SN))
-    return Interval(interval.mean, max(interval.low, 0.0), min(interval.high, 1.0))
+    tail = (1 - CONFIDENCE) / 2
+    scores_N, mean = scores_SN.mean(axis=0), float(scores_SN.mean())
+    means_B = _resampled_means(scores_N, seed=seed, num_resamples=num_resamples)
+    low, high = np.quantile(means_B, [tail, 1 - tail])
+    padded = np.append(scores_N, _MADE_UP_SCORES)
+    centre, reach = float(padded.mean()), _normal(tail) * padded.std() / np.sqrt(len(padded))
+    below, above = mean - min(low, centre - reach), max(high, centre + reach) - mean
+    luck = seed_luck(scores_SN).reach(tail)
+    return Interval(
+        mean,
+        max(mean - float(np.hypot(below, luck)), 0.0),
+        min(mean + float(np.hypot(above, luck)), 1.0),
+    )
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The mean gap of two arms on the same examples, and what moves it.
+
+    Test and interval are the same thing turned around: a gap of d is refused if it is further from
+    the centre than luck and examples reach, with the variance that examples have if d is true.
+    """
+
+    mean: float
+    centre: float
+    spread: float
+    num_examples: int
+    luck: SeedLuck
+
+    @property
+    def p(self) -> float:
+        """Two-sided: the level of the widest interval that leaves out zero."""
+        from scipy.optimize import brentq
+
+        def beyond(log_p: float) -> float:
+            return self._reach(float(np.exp(log_p)) / 2) - abs(self.centre)
+
+        if beyond(0.0) >= 0:
+            return 1.0
+        least = float(np.log(_LEAST_P))
+        return _LEAST_P if beyond(least) <= 0 else float(np.exp(brentq(beyond, least, 0.0)))
+
+    def interval(self, *, level: float = SIGNIFICANCE) -> Interval:
+        """It leaves out zero exactly if p is below `level`."""
+        reach = self._reach(level / 2)
+        return Interval(self.mean, max(self.centre - reach, -1.0), min(self.centre + reach, 1.0))
+
+    def _reach(self, tail: float) -> float:
+        """How far examples and luck move the gap with a chance of `tail` to each side."""
+        luck = min(self.luck.reach(tail), _FARTHEST)
+        return float(np.hypot(_score_reach(self.spread, self.num_examples, tail), luck))
+
+
+def difference(
+    scores_a_SN: Shaped[np.ndarray, "S N"], scores_b_RN: Shaped[np.ndarray, "R N"]
+) -> Difference:
+    """Mean score of a minus that of b on the same examples; seeds may differ in number."""
+    gaps_N = _gaps(scores_a_SN, scores_b_RN)
+    padded = np.append(gaps_N, _MADE_UP_GAPS)
+    return Difference(
+        mean=float(gaps_N.mean()),
+        centre=float(padded.mean()),
+        spread=float(padded.std()),
+        num_examples=len(padded),
+        luck=seed_luck(scores_a_SN, scores_b_RN),
+    )
+
+
+def _score_reach(spread: float, num_examples: int, tail: float) -> float:
+    """Where |d| / sqrt((spread^2 + d^2) / N) is the quantile: d is in its own variance."""
+    z = _normal(tail)
+    room = num_examples - z**2
+    return min(float(z * spread / np.sqrt(room)), _FARTHEST) if room > 0 else _FARTHEST
 
 
 def difference_interval(
     scores_a_SN: Shaped[np.ndarray, "S N"],
     scores_b_RN: Shaped[np.ndarray, "R N"],
     *,
-    seed: int = 0,
-    num_resamples: int = 2_000,
+    level: float = SIGNIFICANCE,
 ) -> Interval:
-    """Mean score of a minus that of b on the same examples; seeds may differ in number.
+    """Mean score of a minus that of b, its interval over new seeds and new examples.
 
-    Examples are resampled for both at once, which makes it paired; seeds are each arm's own.
+    In closed form: a bootstrap knows nothing of the far tails that a correction for several tests
+    asks for.
     """
-    gaps_N = _gaps(scores_a_SN, scores_b_RN)
-    means_B = _resampled_means(gaps_N, seed=seed, num_resamples=num_resamples)
-    interval = _interval(float(gaps_N.mean()), means_B, seed_luck(scores_a_SN, scores_b_RN))
-    return Interval(interval.mean, max(interval.low, -1.0), min(interval.high, 1.0))
+    return difference(scores_a_SN, scores_b_RN).interval(level=level)
 
 
 def difference_test(
@@ -95,25 +175,10 @@ def difference_test(
 ) -> float:
     """Two-sided p that a and b would score alike over new seeds and new examples.
 
-    The level of the widest interval that leaves out zero. Unlike tests on examples alone it keeps
-    its level where seeds vary, if arms that do have more than one.
+    Unlike tests on examples alone it keeps its level where seeds vary, if arms that do have more
+    than one. Of single runs it is McNemar's test with one example added on both sides.
     """
-    from scipy.optimize import brentq
-    from scipy.special import stdtrit
-
-    gaps_N = _gaps(scores_a_SN, scores_b_RN)
-    gap, deviation = abs(float(gaps_N.mean())), np.sqrt(_variance(gaps_N) / len(gaps_N))
-    luck = seed_luck(scores_a_SN, scores_b_RN)
-
-    def beyond(log_p: float) -> float:
-        tail = np.exp(log_p) / 2
-        examples = float(-stdtrit(max(len(gaps_N) - 1, 1), tail) * deviation)
-        return float(np.hypot(examples, luck.reach(tail))) - gap
-
-    if beyond(0.0) >= 0:
-        return 1.0
-    least = float(np.log(_LEAST_P))
-    return _LEAST_P if beyond(least) <= 0 else float(np.exp(brentq(beyond, least, 0.0)))
+    return difference(scores_a_SN, scores_b_RN).p
 
 
 def paired_permutation_test(
@@ -144,13 +209,12 @@ def paired_permutation_test(
 
 def mcnemar_test(correct_a_N: Bool[np.ndarray, " N"], correct_b_N: Bool[np.ndarray, " N"]) -> float:
     """Two-sided exact p of two single runs, from the examples that only one of them got right."""
-    from scipy.stats import binomtest
+    from scipy.special import bdtr
 
     only_a = int((correct_a_N & ~correct_b_N).sum())
     only_b = int((correct_b_N & ~correct_a_N).sum())
-    if only_a + only_b == 0:
-        return 1.0
-    return float(binomtest(only_a, only_a + only_b, 0.5).pvalue)
+    # At one half the binomial is symmetric: both tails are as large as that of the smaller count.
+    return min(1.0, 2 * float(bdtr(min(only_a, only_b), only_a + only_b, 0.5)))
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
@@ -163,6 +227,35 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     adjusted = np.empty(len(p_values))
     adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
     return tuple(adjusted.tolist())
+
+
+def holm_factors(p_values: Sequence[float]) -> tuple[int, ...]:
+    """By how much Holm multiplies each p where he decides: what is below 5 % then, is shown.
+
+    The next smallest p has one test less to pay for as long as all before it were shown; those that
+    are not, share what is left. 5 % / factor is the level of the interval that belongs to a test.
+    """
+    factors = [0] * len(p_values)
+    left = len(p_values)
+    is_open = True
+    for place in np.argsort(p_values, kind="stable").tolist():
+        factors[place] = left
+        is_open = is_open and p_values[place] * left < SIGNIFICANCE
+        left -= is_open
+    return tuple(factors)
+
+
+def question_p(p_values: Sequence[float], gaps: Sequence[float]) -> float:
+    """One p for an arm against several rivals: is it better, or worse, than the best of them?
+
+    Better only if it is better than every one: the largest p, at no price for their number
+    (intersection-union, Berger 1982). Worse if any one is better: the smallest p, times their
+    number.
+    """
+    if min(gaps) > 0:
+        return max(p_values)
+    lost = [p for p, gap in zip(p_values, gaps, strict=True) if gap < 0]
+    return min(1.0, len(p_values) * min(lost, default=1.0))
 
 
 def smallest_difference(
@@ -178,31 +271,31 @@ def smallest_difference(
     """
     from scipy.optimize import brentq
     from scipy.special import ndtr
-    from scipy.stats import norm
 
     gaps_N = _gaps(scores_a_SN, scores_b_RN)
     num_examples = len(gaps_N)
-    tail = (1 - CONFIDENCE) / 2 / num_tests
+    num_padded = num_examples + len(_MADE_UP_GAPS)
+    tail = SIGNIFICANCE / 2 / num_tests
     # The variance of the mean gap, were there none; with a gap it is less by its square / N.
-    variance = float(np.square(gaps_N).mean()) / num_examples
+    squares = float(np.square(gaps_N).sum())
     luck, chances_K, reaches_K = _future_luck(scores_a_SN, scores_b_RN, tail=tail)
-    level = float(norm.isf(tail))
     # Answers are right or wrong: a gap goes in steps, and half of one is lost on average.
-    half_step = 1 / (num_examples * max(len(scores_a_SN), len(scores_b_RN)))
+    half_step = 1 / (2 * num_examples * max(len(scores_a_SN), len(scores_b_RN)))
 
     def power(gap: float) -> float:
-        shown = gap - half_step
-        rest = max(variance - shown**2 / num_examples, 0.0)
-        # What the permutation asks for, and what the interval does.
-        needed_K = np.maximum(level * np.sqrt(variance), np.hypot(level * np.sqrt(rest), reaches_K))
+        shown = (gap - half_step) * num_examples / num_padded
+        spread = np.sqrt(max((squares + len(_MADE_UP_GAPS)) / num_padded - shown**2, 0.0))
+        needed_K = np.hypot(_score_reach(float(spread), num_padded, tail), reaches_K)
+        rest = max(squares / num_examples - gap**2, 0.0) / num_examples
         deviation = max(np.sqrt(max(rest + luck, 0.0)), _LEAST_P)
         return float(chances_K @ ndtr((shown - needed_K) / deviation))
 
     found = 1.0
     if power(1.0) > POWER:
         found = float(brentq(lambda gap: power(gap) - POWER, 0.0, 1.0))
-    # So many examples, all in favour of one arm, are the fewest that an exact test believes.
-    fewest = np.floor(-np.log2(tail)) + 1
+    # So many examples, all in favour of one arm, are the fewest that the test believes.
+    square = _normal(tail) ** 2
+    fewest = np.floor((square + np.sqrt(square**2 + 8 * square)) / 2) + 1
     return float(min(max(found, fewest / num_examples), 1.0))
 
 
@@ -214,24 +307,32 @@ def _future_luck(
     That is how far an interval reaches for luck, K cases with their chances. The variance of few
     seeds is drawn from a chi-squared distribution, so the power is not that of a fixed interval.
     """
-    from scipy.special import roots_genlaguerre, stdtrit
+    from scipy.special import stdtrit
 
     spreads = [_seed_spread(arm) for arm in arms if len(arm) > 1]
     luck = 0.0
     chances_K, variances_K, squares_K = np.ones(1), np.zeros(1), np.zeros(1)
     for spread, own in zip(spreads, _true_lucks(spreads), strict=True):
         luck += own
-        # Gauss's quadrature for the chi-squared distribution of so many degrees of freedom.
-        points, weights = roots_genlaguerre(_NUM_POINTS, spread.freedom / 2 - 1)
-        drawn = max(own + spread.noise, 0.0) * 2 * points / spread.freedom
+        points, chances = _chi_squared(spread.freedom)
+        drawn = max(own + spread.noise, 0.0) * points / spread.freedom
         told = np.maximum(drawn - spread.taken_off, 0.0)
-        chances_K = np.multiply.outer(chances_K, weights / weights.sum()).ravel()
+        chances_K = np.multiply.outer(chances_K, chances).ravel()
         variances_K = np.add.outer(variances_K, told).ravel()
         squares_K = np.add.outer(squares_K, told**2 / spread.freedom).ravel()
     freedoms_K = np.divide(
         variances_K**2, squares_K, out=np.ones_like(squares_K), where=squares_K > 0
     )
     return luck, chances_K, np.asarray(-stdtrit(freedoms_K, tail) * np.sqrt(variances_K))
+
+
+@lru_cache
+def _chi_squared(freedom: int) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
+    """Points of the chi-squared distribution and their chances, by Gauss's quadrature."""
+    from scipy.special import roots_genlaguerre
+
+    points, weights = roots_genlaguerre(_NUM_POINTS, freedom / 2 - 1)
+    return 2 * points, weights / weights.sum()
 
 
 def _true_lucks(spreads: Sequence["_SeedSpread"]) -> list[float]:
@@ -313,14 +414,11 @@ def _seed_variance(scores_SN: Shaped[np.ndarray, "S N"]) -> float:
     return max(spread.variance - spread.taken_off, 0.0)
 
 
-def _interval(mean: float, means_B: Float[np.ndarray, " B"], luck: SeedLuck) -> Interval:
-    """The quantiles of resampled means, moved out by the luck of seeds as an error of its own."""
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(means_B, [tail, 1 - tail])
-    reach = luck.reach(tail)
-    return Interval(
-        mean, mean - float(np.hypot(mean - low, reach)), mean + float(np.hypot(high - mean, reach))
-    )
+def _normal(tail: float) -> float:
+    """The point that a normal number exceeds with this chance."""
+    from scipy.special import ndtri
+
+    return float(-ndtri(tail))
 
 
 def _resampled_means(

@@ -20,7 +20,8 @@ from regraft.evidence import (
     Mistake,
     PairedTest,
     Split,
-    with_holm,
+    is_network,
+    questions,
 )
 from regraft.metrics import (
     Interval,
@@ -37,16 +38,20 @@ from regraft.metrics import (
     tempered,
 )
 from regraft.statistics import (
-    difference_interval,
-    difference_test,
+    SIGNIFICANCE,
+    Difference,
+    difference,
+    holm_factors,
     mcnemar_test,
     paired_permutation_test,
+    question_p,
     smallest_difference,
 )
 from regraft.text import Example, Labels, normalised
 
 NUM_MISTAKES = 12
 NUM_DOUBTS = 12
+NUM_DOUBTING = 2
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ def arm_summary(name: str, runs: Sequence[SeedRun], *, exam: Exam, description: 
         macro_f1_without_leaks=_mean_macro_f1(runs, exam, exam.clean_N),
         calibration_error=_mean_error([run.test_NC for run in runs], targets_N),
         seconds=float(np.mean([run.seconds for run in runs])),
-        num_collapsed=_num_collapsed(runs, num_classes=num_classes),
+        num_collapsed=_num_collapsed(runs, targets_N=exam.targets_N),
         valid_curves=tuple(run.valid_accuracy for run in runs),
         confusion=np.sum(counts, axis=0).tolist(),
         temperature=float(np.mean(temperatures)),
@@ -143,7 +148,7 @@ def curve_point(name: str, runs: Sequence[SeedRun], *, exam: Exam, num_labels: i
         accuracy=accuracy_interval(correct(runs, exam)),
         macro_f1=macro_f1_interval(predictions_SN, exam.targets_N, num_classes=num_classes),
         seconds=float(np.mean([run.seconds for run in runs])),
-        num_collapsed=_num_collapsed(runs, num_classes=num_classes),
+        num_collapsed=_num_collapsed(runs, targets_N=exam.targets_N),
         accuracy_without_leaks=None if clean_N.all() else accuracy_interval(deciding(runs, exam)),
         macro_f1_without_leaks=None
         if clean_N.all()
@@ -157,29 +162,72 @@ def _mean_error(answers: Sequence[NDArray[np.float64]], targets_N: NDArray[np.in
     return float(np.mean([expected_calibration_error(each, targets_N) for each in answers]))
 
 
-def _num_collapsed(runs: Sequence[SeedRun], *, num_classes: int) -> int:
-    return sum(is_collapsed(run.predictions_N, num_classes=num_classes) for run in runs)
+def _num_collapsed(runs: Sequence[SeedRun], *, targets_N: NDArray[np.int64]) -> int:
+    return sum(is_collapsed(run.predictions_N, targets_N) for run in runs)
 
 
-def paired_tests(correct_by_arm: Mapping[str, NDArray[np.bool_]]) -> tuple[PairedTest, ...]:
-    """The first arm against every other, corrected over all of them."""
-    first, *others = correct_by_arm
-    ours = correct_by_arm[first]
+Pair = tuple[str, str]
+
+
+def paired_tests(
+    correct_by_arm: Mapping[str, NDArray[np.bool_]],
+    *,
+    is_whole: bool,
+    num_resamples: int = 10_000,
+) -> tuple[PairedTest, ...]:
+    """The first arm against every other, and every pair that a question is answered by.
+
+    Those of questions are corrected for how many are asked (docs/concepts/evidence.md). `is_whole`
+    says that all labels were used: where they were not, each single run has its luck in them.
+    """
+    names = tuple(correct_by_arm)
+    asked = questions(names)
+    pairs = dict.fromkeys(
+        [*((names[0], other) for other in names[1:]), *(pair for each in asked for pair in each)]
+    )
+    gaps = {pair: difference(*(correct_by_arm[name] for name in pair)) for pair in pairs}
+    ps = {pair: gap.p for pair, gap in gaps.items()}
+    factors = _factors(asked, ps=ps, gaps=gaps)
+    hidden = {
+        name
+        for name, correct_SN in correct_by_arm.items()
+        if len(correct_SN) == 1 and (is_network(name) or not is_whole)
+    }
     found = []
-    for name in others:
-        theirs = correct_by_arm[name]
+    for first, second in pairs:
+        ours, theirs = correct_by_arm[first], correct_by_arm[second]
+        gap, p, factor = gaps[first, second], ps[first, second], factors.get((first, second))
+        is_of_runs = not hidden.isdisjoint((first, second))
         found.append(
             PairedTest(
                 first=first,
-                second=name,
-                difference=difference_interval(ours, theirs),
-                p_permutation=paired_permutation_test(ours, theirs),
+                second=second,
+                difference=gap.interval(),
+                p_permutation=paired_permutation_test(ours, theirs, num_resamples=num_resamples),
                 p_mcnemar=mcnemar_test(ours[0], theirs[0]),
-                p_difference=difference_test(ours, theirs),
-                smallest_difference=smallest_difference(ours, theirs, num_tests=len(others)),
+                p_difference=None if is_of_runs else p,
+                p_holm=None if factor is None else min(1.0, factor * p),
+                smallest_difference=smallest_difference(ours, theirs, num_tests=max(len(asked), 1)),
+                corrected=None if factor is None else gap.interval(level=SIGNIFICANCE / factor),
+                is_of_runs=is_of_runs,
             )
         )
-    return with_holm(found)
+    return tuple(found)
+
+
+def _factors(
+    asked: Sequence[Sequence[Pair]], *, ps: Mapping[Pair, float], gaps: Mapping[Pair, Difference]
+) -> dict[Pair, int]:
+    """By how much the p of each pair is multiplied.
+
+    By Holm for its question, and by the number of rivals in it unless all of them are beaten.
+    """
+    wholes = [question_p([ps[p] for p in pairs], [gaps[p].mean for p in pairs]) for pairs in asked]
+    factors: dict[Pair, int] = {}
+    for pairs, factor in zip(asked, holm_factors(wholes), strict=True):
+        beats_all = all(gaps[pair].mean > 0 and factor * ps[pair] < SIGNIFICANCE for pair in pairs)
+        factors |= dict.fromkeys(pairs, factor if beats_all else factor * len(pairs))
+    return factors
 
 
 def mistakes(runs: Sequence[SeedRun], *, exam: Exam) -> tuple[Mistake, ...]:
@@ -199,6 +247,12 @@ def mistakes(runs: Sequence[SeedRun], *, exam: Exam) -> tuple[Mistake, ...]:
     )
 
 
+def doubting_arms(arms: Sequence[ArmSummary]) -> tuple[str, ...]:
+    """The two whose runs are asked about labels: the best on valid, chosen before the test."""
+    best = sorted(arms, key=lambda arm: -arm.valid_accuracy.mean)
+    return tuple(arm.name for arm in best[:NUM_DOUBTING])
+
+
 def doubts(runs: Sequence[SeedRun], *, exam: Exam) -> tuple[LabelDoubt, ...]:
     """Test labels that all of these runs contradict with confidence."""
     chances_SNC = np.stack([run.test_NC for run in runs])
@@ -211,6 +265,7 @@ def doubts(runs: Sequence[SeedRun], *, exam: Exam) -> tuple[LabelDoubt, ...]:
             predicted=exam.labels.names[int(means_NC[i].argmax())],
             probability=float(means_NC[i].max()),
             num_runs=len(runs),
+            arms=tuple(dict.fromkeys(run.cell.arm for run in runs)),
         )
         for i in label_doubts(chances_SNC, exam.targets_N)[:NUM_DOUBTS].tolist()
     )

@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from regraft.evidence import LabelWorth, base_name, uses_base
+from regraft.evidence import LabelWorth, about, base_name, in_percent, uses_base
 from regraft.statistics import CONFIDENCE, Interval, block_sizes, draw_counts, seed_luck
 
 Curves = Mapping[str, Mapping[int, Shaped[np.ndarray, "_ N"]]]
 
 _TAIL = (1 - CONFIDENCE) / 2
 _ROUNDING = 1e-12
+_ONE_RUN = " That is of single runs, whose luck is not in it: repeat it with three seeds or more."
 
 
 def worth_in_labels(
@@ -46,6 +47,8 @@ def worth_in_labels(
         [labels_needed(drawn[name], drawn[arm][:, 0], sizes) for name in rivals], axis=0
     )
     low, high = np.quantile(np.minimum(needed_B, sizes[-1]), [_TAIL, 1 - _TAIL])
+    # A subset is drawn by the seed: of one run, no arm's luck is seen.
+    is_of_runs = any(len(curves[name][size]) == 1 for name in names for size in sizes[:-1])
     if low <= sizes[0]:
         rival = max(rivals, key=lambda name: means[name][0, 0])
         return LabelWorth(
@@ -56,8 +59,11 @@ def worth_in_labels(
             is_bound=False,
             sentence=(
                 f"No gain in labels was found: with {sizes[0]:,} of them {arm} reaches "
-                f"{means[arm][0, 0]:.1%}, {rival} {means[rival][0, 0]:.1%}."
+                f"{in_percent(means[arm][0, 0])}, {rival} {in_percent(means[rival][0, 0])}."
+                + _ONE_RUN
+                * is_of_runs
             ),
+            is_of_runs=is_of_runs,
         )
     # The one that needs the fewest; of those that never get there, the one that comes nearest.
     rival = min(rivals, key=lambda name: (needs[name], -means[name].max()))
@@ -73,6 +79,7 @@ def worth_in_labels(
         is_bound=needs[rival] == np.inf,
         is_high_bound=bool(np.mean(needed_B == np.inf) > _TAIL),
         sentence="",
+        is_of_runs=is_of_runs,
     )
     return dataclasses.replace(worth, sentence=_sentence(worth))
 
@@ -162,23 +169,21 @@ def _sentence(worth: LabelWorth) -> str:
     assert worth.extra is not None
     base = base_name(worth.arm)
     ours = f"Your base {base}" if base else "Your base"
+    if worth.is_of_runs:
+        ours = f"In these runs, {ours[0].lower()}{ours[1:]}"
     extra, fewest = worth.extra, worth.num_labels
-    low, high = _about(extra.low), _about(extra.high)
+    low, high = about(extra.low), about(extra.high)
     if worth.is_bound:
-        return (
+        told = (
             f"{ours} is worth more than {extra.mean:,.0f} labels (95 % interval from {low} on): "
             f"{worth.rival} does not reach with {extra.mean + fewest:,.0f} what it reaches with "
             f"{fewest:,}."
         )
-    more = "more than " if worth.is_high_bound else ""
-    return (
-        f"{ours} is worth about {_about(extra.mean)} labels (95 % interval {low} to {more}{high}): "
-        f"{worth.rival} needs about {_about(extra.mean + fewest)} to reach what it reaches with "
-        f"{fewest:,}."
-    )
-
-
-def _about(number: float) -> str:
-    """Two digits that count, the rest zeros: no curve of three points knows more."""
-    digits = max(int(np.floor(np.log10(max(number, 1)))) - 1, 0)
-    return f"{max(round(number, -digits), 1):,.0f}"
+    else:
+        more = "more than " if worth.is_high_bound else ""
+        told = (
+            f"{ours} is worth about {about(extra.mean)} labels (95 % interval {low} to "
+            f"{more}{high}): {worth.rival} needs about {about(extra.mean + fewest)} to reach what "
+            f"it reaches with {fewest:,}."
+        )
+    return told + _ONE_RUN * worth.is_of_runs

@@ -355,7 +355,7 @@ def show_ledger(counted: "Ledger", *, num_built: int, wrong: Sequence["WrongAnsw
 
 def show_comparison(comparison: "Comparison", *, report_path: Path) -> None:
     """The arms as a table, the paired tests in words, the verdict, where the report is."""
-    from regraft.report import paired_test_in_words
+    from regraft.report import words
 
     columns = ["test accuracy", "95 %", "without leaks", "valid", "seeds", "time a seed"]
     terminal.show_table(
@@ -374,8 +374,8 @@ def show_comparison(comparison: "Comparison", *, report_path: Path) -> None:
         ],
         right=columns,
     )
-    for test in comparison.tests:
-        terminal.show_line(paired_test_in_words(test))
+    for test in words.told_tests(comparison):
+        terminal.show_line(words.paired_test_in_words(test))
     for warning in comparison.warnings:
         terminal.show_line(f"note: {warning}")
     terminal.show_line()

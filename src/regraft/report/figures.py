@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from regraft.evidence import ArmSummary, Comparison, LabelWorth
+from regraft.evidence import ArmSummary, Comparison, LabelWorth, about
 from regraft.metrics import Interval
 from regraft.report.drawing import (
     DASHES,
@@ -284,9 +284,9 @@ def _draw_worth(axes: "Axes", worth: LabelWorth, *, lines: Mapping[str, Line]) -
         xytext=(worth.num_labels, score),
         arrowprops={"arrowstyle": "->", "color": INK, "linewidth": 1.2, "linestyle": DASHES},
     )
-    bound = "more than " if worth.is_bound else ""
+    extra = worth.extra.mean
     axes.annotate(
-        f"{bound}+{worth.extra.mean:,.0f} labels",
+        f"more than +{extra:,.0f} labels" if worth.is_bound else f"+{about(extra)} labels",
         xy=(math.sqrt(worth.num_labels * reached), score),
         xytext=(0, 5),
         textcoords="offset points",

@@ -17,8 +17,10 @@ from regraft.report.tables import encodable
 def comparison_to_markdown(comparison: Comparison, *, figures: Iterable[str]) -> str:
     """The report in plain text; `figures` are those whose PNG lies beside it."""
     drawn = set(figures)
+    headline, rest = words.verdict_parts(comparison.verdict)
     parts = [
-        f"# {inline(comparison.verdict)}",
+        f"# {inline(headline)}",
+        inline(rest),
         f"**{inline(words.worth_in_words(comparison))}**" if comparison.worth else "",
         words.lead(comparison),
         *[f"> **Note.** {inline(warning)}" for warning in comparison.warnings],
@@ -135,7 +137,9 @@ def _arms(comparison: Comparison) -> list[str]:
 def _tests(comparison: Comparison) -> list[str]:
     if not comparison.tests:
         return []
-    told = [f"- {inline(words.paired_test_in_words(test))}" for test in comparison.tests]
+    told = [
+        f"- {inline(words.paired_test_in_words(test))}" for test in words.told_tests(comparison)
+    ]
     return ["## Are the differences real?", "\n".join(told), words.tests_note(comparison)]
 
 
@@ -194,7 +198,7 @@ def _doubts(comparison: Comparison) -> list[str]:
         for doubt in comparison.label_doubts
     ]
     columns = ["row", "label", "the runs say", "at", "text"]
-    return ["## Labels to doubt", words.DOUBTS_NOTE, table(columns, rows)]
+    return ["## Labels to doubt", words.doubts_note(comparison), table(columns, rows)]
 
 
 def _confusion(comparison: Comparison) -> list[str]:

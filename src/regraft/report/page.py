@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from regraft.config import flat
-from regraft.evidence import ArmSummary, Comparison, LabelDoubt, Mistake
+from regraft.evidence import ArmSummary, Comparison, Mistake
 from regraft.report import words
 from regraft.report.drawing import figure_for_page
 from regraft.report.elements import (
@@ -46,11 +46,11 @@ def comparison_to_html(comparison: Comparison, *, figures: "dict[str, Figure]") 
     """One page that needs nothing else; every text from data or settings is escaped."""
     headline, limits = words.verdict_parts(comparison.verdict)
     return page(
-        title=f"regraft: {comparison.verdict}",
+        title=f"regraft: {headline}",
         eyebrow="regraft · was pre-training worth it?",
         headline=headline,
         limits=limits,
-        is_good=comparison.verdict_kind == "pays",
+        is_good=comparison.verdict_kind in ("pays", "pays-otherwise"),
         worth=words.worth_in_words(comparison),
         lead=words.lead(comparison),
         warnings=comparison.warnings,
@@ -67,7 +67,7 @@ def comparison_to_html(comparison: Comparison, *, figures: "dict[str, Figure]") 
                 _mistakes(comparison.mistakes),
                 link="Surest and wrong",
             ),
-            Section("doubts", "Labels to doubt", _doubts(comparison.label_doubts)),
+            Section("doubts", "Labels to doubt", _doubts(comparison)),
             Section("confusions", "What is taken for what", _confusions(comparison)),
             Section("data", "The data", _data(comparison)),
             Section("openings", "How often the test was opened", _openings(comparison)),
@@ -171,7 +171,7 @@ def _tests(comparison: Comparison) -> str:
     if not comparison.tests:
         return ""
     rows = []
-    for test in comparison.tests:
+    for test in words.told_tests(comparison):
         claim, _, evidence = words.paired_test_in_words(test).partition(": ")
         rows.append(f"<li><strong>{escape(claim)}.</strong> <span>{prose(evidence)}</span></li>")
     note = paragraph(words.tests_note(comparison), css_class="note")
@@ -246,7 +246,7 @@ def _mistakes(mistakes: Sequence[Mistake]) -> str:
     return f'<ul class="texts">{items}</ul>' if items else ""
 
 
-def _doubts(doubts: Sequence[LabelDoubt]) -> str:
+def _doubts(comparison: Comparison) -> str:
     items = "".join(
         quotation(
             words.clipped(doubt.text),
@@ -254,9 +254,9 @@ def _doubts(doubts: Sequence[LabelDoubt]) -> str:
             f"{_runs(doubt.num_runs)} <strong>{escape(doubt.predicted)}</strong> "
             f"at {100 * doubt.probability:.0f}\N{NO-BREAK SPACE}% on average",
         )
-        for doubt in doubts
+        for doubt in comparison.label_doubts
     )
-    note = paragraph(words.DOUBTS_NOTE, css_class="note")
+    note = paragraph(words.doubts_note(comparison), css_class="note")
     return f'{note}<ul class="texts">{items}</ul>' if items else ""
 
 

@@ -133,7 +133,9 @@ def _tests(comparison: Comparison) -> str:
         "p_mcnemar",
         "p_difference",
         "p_holm",
+        *interval_columns("corrected"),
         "smallest_difference",
+        "of_runs",
     ]
     rows = [
         [
@@ -144,7 +146,9 @@ def _tests(comparison: Comparison) -> str:
             test.p_mcnemar,
             test.p_difference,
             test.p_holm,
+            *interval_cells(test.corrected),
             test.smallest_difference,
+            test.is_of_runs,
         ]
         for test in comparison.tests
     ]

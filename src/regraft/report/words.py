@@ -15,7 +15,10 @@ from regraft.evidence import (
     LengthBin,
     Opening,
     PairedTest,
+    about,
+    nearest_rival,
 )
+from regraft.evidence import points as points
 from regraft.metrics import Interval
 
 UNKNOWN = "\N{EN DASH}"
@@ -26,11 +29,15 @@ MAX_TEXT_LENGTH = 700
 def paired_test_in_words(test: PairedTest) -> str:
     """`a beats b by 3.1 points: 95 % interval ...`; or that no difference was shown."""
     gap = test.difference
+    first, second = test.first, test.second
+    if test.is_of_runs:
+        first, second = f"this run of {first}", f"that of {second}"
     if test.is_significant:
-        better, worse = (test.first, test.second) if gap.mean > 0 else (test.second, test.first)
+        better, worse = (first, second) if gap.mean > 0 else (second, first)
         claim = f"{better} beats {worse} by {100 * abs(gap.mean):.1f} points"
+        claim = claim[0].upper() + claim[1:] if test.is_of_runs else claim
     else:
-        claim = f"No difference shown between {test.first} and {test.second}"
+        claim = f"No difference shown between {first} and {second}"
     told = [f"{p_value(test.p_permutation)} by permutation"]
     if test.p_difference is not None:
         told.append(f"{p_value(test.p_difference)} over new seeds and examples")
@@ -41,10 +48,26 @@ def paired_test_in_words(test: PairedTest) -> str:
         ", ".join(told),
     ]
     if test.p_holm is not None:
-        parts.append(f"{p_value(test.p_holm)} corrected")
+        parts.append(f"{p_value(test.p_holm)} corrected{_corrected_interval(test)}")
     if test.smallest_difference is not None and not test.is_significant:
         parts.append(_told_limit(test.smallest_difference))
     return "; ".join(parts) + "."
+
+
+def _corrected_interval(test: PairedTest) -> str:
+    if test.corrected is None or test.corrected == test.difference:
+        return ""
+    return f", interval then {points(test.corrected.low)} to {points(test.corrected.high)}"
+
+
+def told_tests(comparison: Comparison) -> list[PairedTest]:
+    """Those of the base arm, and of other uses of a base the nearest rival; tests.csv has all."""
+    base = base_arm(comparison)
+    told = [test for test in comparison.tests if test.first == base]
+    for use in dict.fromkeys(test.first for test in comparison.tests):
+        nearest = nearest_rival([test for test in comparison.tests if test.first == use])
+        told += [nearest] if use != base and nearest is not None else []
+    return told
 
 
 def verdict_parts(verdict: str) -> tuple[str, str]:
@@ -103,14 +126,16 @@ def arms_note(comparison: Comparison) -> str:
     """How to read the table of arms."""
     note = (
         "Scores are percentages. Intervals are 95 % and count both the choice of test examples and "
-        "the luck of seeds. Cost is the training time of one seed."
+        "the luck of seeds. They do not count the choice of the training examples: with all labels "
+        "every seed learns from the same ones, and large subsets overlap. Cost is the training "
+        "time of one seed."
     )
     if comparison.tests:
         corrected = any(test.p_holm is not None for test in comparison.tests)
         note += (
             f" “Against {base_arm(comparison)}” is the arm minus that one in points, on the same "
             "test examples, with its p"
-            + (", corrected for there being several tests (Holm)." if corrected else ".")
+            + (", corrected for all that was asked at once (Holm)." if corrected else ".")
         )
     if has_leaks(comparison):
         note += " “Without leaks” leaves out test texts that were seen before" + (
@@ -127,24 +152,32 @@ def tests_note(comparison: Comparison) -> str:
         "The permutation test takes the runs as they are, McNemar's test the first seed only; the "
         "interval is about new seeds and new examples."
     )
-    if all(test.p_holm is None for test in comparison.tests):
-        note += " None is corrected for there being several."
-    else:
+    corrected = [test.p_holm is not None for test in comparison.tests]
+    if not any(corrected):
+        return note + " None is corrected for there being several."
+    note += (
+        f" A difference counts if its corrected p is below {SIGNIFICANCE} and its interval "
+        "leaves out zero."
+    )
+    if any(test.corrected is not None for test in comparison.tests):
         note += (
-            f" A difference counts if its corrected p is below {SIGNIFICANCE} and its interval "
-            "leaves out zero."
+            " The correction is for the questions of the verdict: did pre-training help, and is "
+            "each use of a base better than the best rival. The interval at its level leaves out "
+            "zero exactly if the difference counts."
         )
-    if comparison.smallest_difference is not None:
-        limit = _told_limit(comparison.smallest_difference)
-        note += f" With this test set and these seeds, {limit}."
+    if not all(corrected):
+        note += " A test without a corrected p answers none of them and stands for itself."
     return note
 
 
 def _told_limit(smallest_difference: float) -> str:
-    """What a test could have shown; of very few seeds or examples, nothing."""
+    """What another test like it could show; of very few seeds or examples, nothing."""
     if smallest_difference >= 1:
-        return "hardly any gap could have been shown"
-    return f"a true gap of {100 * smallest_difference:.1f} points would have shown 4 times in 5"
+        return "another comparison of this size could hardly show any gap"
+    return (
+        f"another comparison of this size would show a true gap of {100 * smallest_difference:.1f} "
+        "points 4 times in 5"
+    )
 
 
 def accuracy_note(comparison: Comparison) -> str:
@@ -206,6 +239,11 @@ def worths_title(comparison: Comparison) -> str:
     return (
         f"How many labels more than {fewest:,} the best arm without a base needs to score as each "
         f"arm of a base does with {fewest:,}; every interval stands for itself"
+        + (
+            ", and the luck of single runs is in none"
+            if any(worth.is_of_runs for worth in _worths(comparison))
+            else ""
+        )
     )
 
 
@@ -221,9 +259,9 @@ def _worth_in_numbers(worth: LabelWorth) -> tuple[str, str]:
         return "no gain found", UNKNOWN
     extra = worth.extra
     if worth.is_bound:
-        return f"more than {extra.mean:,.0f}", f"from {extra.low:,.0f} on"
+        return f"more than {extra.mean:,.0f}", f"from {about(extra.low)} on"
     more = "more than " if worth.is_high_bound else ""
-    return f"{extra.mean:,.0f}", f"{extra.low:,.0f} to {more}{extra.high:,.0f}"
+    return about(extra.mean), f"{about(extra.low)} to {more}{about(extra.high)}"
 
 
 def calibration_note(comparison: Comparison) -> str:
@@ -242,13 +280,19 @@ def calibration_note(comparison: Comparison) -> str:
 
 
 LENGTH_NOTE = "Accuracy on test by the length of the text in words, mean over seeds."
-DOUBTS_NOTE = (
-    "Here the runs agree with each other, with confidence, and not with the label. Either it is "
-    "wrong, or they share a blind spot: worth a look."
-)
 CONFUSIONS_NOTE = (
     "Rows are the labels, columns the predictions; counts on test, all seeds together."
 )
+
+
+def doubts_note(comparison: Comparison) -> str:
+    """Who doubts the labels that follow, and what it may mean."""
+    arms = next((doubt.arms for doubt in comparison.label_doubts if doubt.arms), ())
+    runs = f"the runs of {' and '.join(arms)}, the best on valid," if arms else "the runs"
+    return (
+        f"Here {runs} agree with each other, with confidence, and not with the label. Either it is "
+        "wrong, or they share a blind spot: worth a look."
+    )
 
 
 def mistakes_title(comparison: Comparison) -> str:
@@ -387,12 +431,6 @@ def interval_in_words(interval: Interval | None) -> str:
     if interval is None:
         return UNKNOWN
     return f"{percent(interval.mean)} ({percent(interval.low)} to {percent(interval.high)})"
-
-
-def points(difference: float) -> str:
-    """A difference of shares in points, with its sign."""
-    # Adding zero makes a zero of what rounds to minus zero.
-    return f"{round(100 * difference, 1) + 0.0:+.1f}".replace("-", "\N{MINUS SIGN}")
 
 
 def p_value(p: float) -> str:
