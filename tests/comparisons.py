@@ -1,7 +1,10 @@
 """Comparisons small enough to read, and one with everything that a report can tell."""
 
 import dataclasses
+import json
 import math
+from pathlib import Path
+from typing import Any
 
 from regraft.evidence import (
     ArmSummary,
@@ -233,3 +236,16 @@ def _curve(
             )
         )
     return points
+
+
+def told(out: Path) -> dict[str, Any]:
+    """What a report says and its outcomes, without times and the name of its folder."""
+    values = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    values["outcomes"] = (out / "outcomes.json").read_text(encoding="utf-8")
+    for name in ("created", "command"):
+        del values[name]
+    for part in (*values["arms"], *values["curve"]):
+        del part["seconds"]
+    assert len(values["openings"]) == 1
+    del values["openings"]
+    return values

@@ -3,8 +3,11 @@
 import csv
 import json
 import os
+import random
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from comparisons import told
 from conftest import TINY, Recorder, make_examples, write_examples
 from scipy.stats import binom
 from simulated_arms import simulated_arms
@@ -19,7 +23,7 @@ from test_verdict import arm as summary
 
 import regraft
 from regraft.compare import compare
-from regraft.config import resolve
+from regraft.config import resolve, settings_to_dict
 from regraft.errors import ConfigError, DataError, RegraftError, RunFolderError
 from regraft.evidence import Comparison, PairedTest, VerdictKind
 from regraft.presets import ARMS, DEFAULT_ARMS
@@ -67,7 +71,7 @@ def compared(shared_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Com
     }
     with inputs["test"].open("a", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows(make_examples(NUM_LEAKS, seed=3))
-    inputs |= {"base": shared_base, "seeds": 2, "settings": SETTINGS}
+    inputs |= {"base": shared_base, "seeds": 2, "settings": SETTINGS, "grid": "none"}
     progress = Noting()
     comparison = compare(**inputs, progress=progress, command="regraft compare")
     return Compared(comparison, progress, inputs)
@@ -269,6 +273,86 @@ def test_interrupted_comparison_goes_on_to_the_same_report(
     progress = Recorder()
     assert compare(**inputs, resume=True, progress=progress) == comparison
     assert progress.messages == [f"{out} is complete already."]
+
+
+# Compares in forked children of one process that has torch in memory already. Each is killed some
+# milliseconds after it has left so many files, wherever it is then; the last one lives to the end.
+KILLER = """
+import json, os, pathlib, signal, sys, time
+import torch
+from regraft.compare import compare
+from regraft.config import settings_from_dict
+from regraft.report import write_report
+
+# The first optimiser of a process imports a compiler: seconds, paid here once for all children.
+torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
+arguments = json.loads(sys.argv[1])
+inputs = {**arguments["inputs"], "settings": settings_from_dict(arguments["settings"])}
+
+def begin(out):
+    child = os.fork()
+    if child == 0:
+        write_report(compare(**inputs, out=out, command="regraft compare"), out)
+        os._exit(0)
+    return child
+
+def num_kept(out):
+    kept = pathlib.Path(out, "arms").glob("*/*-*.*")
+    return sum(path.suffix in (".json", ".answers") for path in kept)
+
+killed = 0
+for num_files, seconds in arguments["moments"]:
+    child = begin(arguments["killed"])
+    status = None
+    while num_kept(arguments["killed"]) < num_files:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            break
+        time.sleep(0.001)
+    else:
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+    killed += os.WIFSIGNALED(status)
+for out in (arguments["killed"], arguments["straight"]):
+    if not pathlib.Path(out, "report.json").exists():
+        _, status = os.waitpid(begin(out), 0)
+        assert status == 0, status
+print(killed)
+"""
+
+
+@pytest.mark.slow
+def test_killed_comparison_ends_in_the_same_report(
+    compared: Compared, shared_base: Path, tmp_path: Path
+) -> None:
+    straight, out = tmp_path / "a" / "out", tmp_path / "b" / "out"
+    settings = resolve("finetune", overrides={**TINY, "train.epochs": 2, "train.threads": 1})
+    source = random.Random(1)
+    inputs = {name: str(compared.inputs[name]) for name in ("train", "valid", "test")}
+    arms = ["pretrained", "scratch", "linear", "nbsvm", "latent", "embedding"]
+    asked = {"base": str(shared_base), "arms": arms, "seeds": 2, "labels": [8, None]}
+    asked["grid"] = "none"
+    # 20 cells, each of which leaves a sign and then its answers.
+    moments = [(number, source.uniform(0, 0.03)) for number in (1, 3, 6, 9, 13, 17, 20, 23, 30, 40)]
+    arguments = {
+        "inputs": {**inputs, **asked},
+        "settings": settings_to_dict(settings),
+        "moments": moments,
+        "killed": str(out),
+        "straight": str(straight),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", KILLER, json.dumps(arguments)],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 8
+    assert told(out) == told(straight)
+    assert not (straight / "arms").exists()
 
 
 def test_bad_test_file_loses_no_finished_run(compared: Compared, tmp_path: Path) -> None:

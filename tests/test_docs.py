@@ -370,6 +370,8 @@ def _small(words):
     has_base = words[0] in ("finetune", "compare") or (words[0] == "pretrain" and "--base" in words)
     if has_base and "scratch" not in words:
         small += ["--set", "data.max_length=24"]  # the base on the desk reads no more
+    if words[0] == "compare" and not {"--grid", "--from"} & set(words):
+        small += ["--grid", "none"]
     if words[0] == "compare" and "--seeds" not in words:
         small += ["--seeds", "2"]
     return small

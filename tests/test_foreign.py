@@ -414,6 +414,7 @@ def test_comparison_takes_every_arm(folders, name, splits):
         seeds=1,
         settings=foreign_settings(folders[name], **{"train.epochs": 1}),
         arms=("pretrained", "scratch", "frozen", "linear"),
+        grid="none",
         progress=progress,
     )
     assert [arm.name for arm in comparison.arms] == ["pretrained", "scratch", "frozen", "linear"]

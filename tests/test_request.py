@@ -45,7 +45,7 @@ def curve(shared_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Curve:
     texts = [text for text, _ in make_examples(40, seed=1)]
     text.write_text("".join(f"{text}\n" for text in (*texts, *leaked)), encoding="utf-8")
     inputs |= {"base": shared_base, "more_bases": {"other": shared_base}, "settings": SETTINGS}
-    inputs |= {"arms": ARMS, "seeds": 2, "labels": (8, None), "texts": [text]}
+    inputs |= {"arms": ARMS, "seeds": 2, "labels": (8, None), "texts": [text], "grid": "none"}
     comparison = compare(**inputs, out=folder / "runs" / "one", command="regraft compare")
     write_report(comparison, folder / "runs" / "one")
     return Curve(comparison, inputs, folder / "runs" / "one")

@@ -67,7 +67,7 @@ def compare(
     arms: Sequence[str] | None = None,
     more_bases: Mapping[str, str | Path] | None = None,
     labels: Sequence[int | None] = (None,),
-    grid: Grid = "none",
+    grid: Grid = "small",
     texts: Sequence[str | Path] = (),
     jobs: int = 1,
     cluster: str | None = None,
@@ -79,7 +79,8 @@ def compare(
 
     `arms` are names of presets.ARMS; those of a base in `more_bases` take its name, as in
     `pretrained:NAME`. `labels` are sizes of nested subsets, None for all. With the `grid` small,
-    networks choose among three learning rates on valid; shallow arms choose a strength always.
+    networks choose among three learning rates on valid, as shallow arms always choose a strength;
+    with none they keep theirs, at a third of the cost, and the report warns that it is unequal.
     `texts` are files without labels: the latent arm reads them, and the test file is searched for
     leaks from them.
 

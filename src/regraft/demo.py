@@ -148,6 +148,8 @@ def demo(*, out: Path, offline: bool = False, progress: Progress = SILENT) -> De
         test=paths["test"],
         seeds=plan.num_seeds,
         settings=settings,
+        # Tuned as shallow arms are, networks would take three times as long; the report warns.
+        grid="none",
         jobs=os.cpu_count() or 1,
         command="regraft demo" + (" --offline" if offline else ""),
         progress=progress,

@@ -22,6 +22,7 @@ from regraft.evidence import (
     Outcomes,
     RunOutcomes,
     base_name,
+    is_network,
     uses_base,
 )
 from regraft.presets import ARMS
@@ -245,6 +246,11 @@ def _data_warnings(
             "nearly: what was chosen on valid was chosen on what is known."
         )
     told += _unsearched(request, task=task)
+    if request.grid == "none" and len({is_network(name) for name in request.arms}) == 2:
+        told.append(
+            "Networks kept the learning rate of their settings, while shallow arms chose their "
+            "strength on valid: --grid small tunes both alike, at three times the cost."
+        )
     if smallest < len(task.train):
         seed = task.start.settings.train.seed
         told += rare_classes(task.train, smallest=smallest, seed=seed)

@@ -104,7 +104,7 @@ def test_a_refusal_stays_until_it_is_closed_or_something_else_is_done(page, stud
     classify(page, "the story is charming again", run="reviews")
     page.fill("#try-text", "   ")
     page.keyboard.press("Control+Enter")
-    wait_told(page, "problem", "text is blank.")
+    wait_told(page, "problem", "The text has no word in it.")
     assert page.is_hidden("#try-result")
     assert page.is_hidden("#attention")
     with page.expect_response("**/api/runs"):  # what the page asks by itself, and gets

@@ -1,20 +1,18 @@
-"""A comparison that is killed, and one that outgrows its machine: the report is the same."""
+"""A comparison that outgrows its machine: the report is the same."""
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from comparisons import told
 from conftest import TINY, write_examples
 
-from regraft.config import resolve, settings_to_dict
 from regraft.evidence import Comparison
 from regraft.request import load_comparison
 
@@ -34,105 +32,26 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def command(base: Path, files: dict[str, Path], out: Path, *more: object) -> list[str]:
     given = [f"--{name}={path}" for name, path in files.items()]
-    words = ["compare", "--base", base, *given, "--out", out, "--seeds", 2, "--epochs", 2]
+    words = [
+        "compare",
+        "--base",
+        base,
+        *given,
+        "--out",
+        out,
+        "--seeds",
+        2,
+        "--epochs",
+        2,
+        "--grid=none",
+    ]
     words += ["--labels", "8,all", "--arms", ARMS, *FLAGS, "--set=train.threads=1", *more]
     return [sys.executable, "-m", "regraft", *map(str, words)]
-
-
-def told(out: Path) -> dict[str, Any]:
-    """What a report says and its outcomes, without times and the name of its folder."""
-    values = json.loads((out / "report.json").read_text(encoding="utf-8"))
-    values["outcomes"] = (out / "outcomes.json").read_text(encoding="utf-8")
-    for name in ("created", "command"):
-        del values[name]
-    for part in (*values["arms"], *values["curve"]):
-        del part["seconds"]
-    assert len(values["openings"]) == 1
-    del values["openings"]
-    return values
 
 
 def run(words: list[str]) -> None:
     done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
-
-
-# Compares in forked children of one process that has torch in memory already. Each is killed some
-# milliseconds after it has left so many files, wherever it is then; the last one lives to the end.
-KILLER = """
-import json, os, pathlib, signal, sys, time
-import torch
-from regraft.compare import compare
-from regraft.config import settings_from_dict
-from regraft.report import write_report
-
-# The first optimiser of a process imports a compiler: seconds, paid here once for all children.
-torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
-arguments = json.loads(sys.argv[1])
-inputs = {**arguments["inputs"], "settings": settings_from_dict(arguments["settings"])}
-
-def begin(out):
-    child = os.fork()
-    if child == 0:
-        write_report(compare(**inputs, out=out, command="regraft compare"), out)
-        os._exit(0)
-    return child
-
-def num_kept(out):
-    kept = pathlib.Path(out, "arms").glob("*/*-*.*")
-    return sum(path.suffix in (".json", ".answers") for path in kept)
-
-killed = 0
-for num_files, seconds in arguments["moments"]:
-    child = begin(arguments["killed"])
-    status = None
-    while num_kept(arguments["killed"]) < num_files:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            break
-        time.sleep(0.001)
-    else:
-        time.sleep(seconds)
-        os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-    killed += os.WIFSIGNALED(status)
-for out in (arguments["killed"], arguments["straight"]):
-    if not pathlib.Path(out, "report.json").exists():
-        _, status = os.waitpid(begin(out), 0)
-        assert status == 0, status
-print(killed)
-"""
-
-
-@pytest.mark.slow
-def test_killed_comparison_ends_in_the_same_report(
-    shared_base: Path, files: dict[str, Path], tmp_path: Path
-) -> None:
-    straight, out = tmp_path / "a" / "out", tmp_path / "b" / "out"
-    settings = resolve("finetune", overrides={**TINY, "train.epochs": 2, "train.threads": 1})
-    source = random.Random(1)
-    inputs = {**{name: str(path) for name, path in files.items()}, "base": str(shared_base)}
-    inputs |= {"arms": ARMS.split(","), "seeds": 2, "labels": [8, None]}
-    # 20 cells, each of which leaves a sign and then its answers.
-    moments = [(number, source.uniform(0, 0.03)) for number in (1, 3, 6, 9, 13, 17, 20, 23, 30, 40)]
-    arguments = {
-        "inputs": inputs,
-        "settings": settings_to_dict(settings),
-        "moments": moments,
-        "killed": str(out),
-        "straight": str(straight),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", KILLER, json.dumps(arguments)],
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= 8
-    assert told(out) == told(straight)
-    assert not (straight / "arms").exists()
 
 
 def num_kept(out: Path) -> int:

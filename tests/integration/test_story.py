@@ -135,6 +135,7 @@ def test_comparison_ends_in_a_verdict_and_a_report(story: Story, tmp_path: Path)
     out = tmp_path / "report"
     files = [f"--{name}={story.files[name]}" for name in ("train", "valid", "test")]
     command = ["compare", "--base", story.base, *files, "--seeds", 2, "--epochs", 2, "--jobs", 1]
+    command += ["--grid", "none"]
     printed = run_json(*command, "--out", out, *SET_TRAINING)
     assert printed == json.loads((out / "report.json").read_text(encoding="utf-8"))
     assert [arm["name"] for arm in printed["arms"]] == [

@@ -70,7 +70,8 @@ def compare(
         Literal["none", "small"] | None,
         typer.Option(
             "--grid",
-            help="small: networks choose among three learning rates on valid; none.",
+            help="small: networks choose among three learning rates on valid, as shallow arms "
+            "choose a strength; none: they keep theirs, at a third of the cost; small.",
             show_default=False,
         ),
     ] = None,
@@ -199,7 +200,7 @@ def compare(
                 settings=settings,
                 arms=None if arms is None else _words(arms),
                 labels=(None,) if labels is None else parse_sizes(labels),
-                grid=grid or "none",
+                grid=grid or "small",
                 texts=unlabelled or (),
                 progress=progress,
                 **how,
