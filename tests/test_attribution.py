@@ -1,5 +1,7 @@
 """Explanations of networks and of blends: complete, by words, refused where they make no sense."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -20,6 +22,7 @@ from regraft.attribution import (
 )
 from regraft.classifier import load_classifier
 from regraft.errors import ConfigError, DataError, RunFolderError
+from regraft.runtime import write_json
 from regraft.words import spread_over_words
 
 TEXT = "The plot is dull, but her style isn't: wonderful to the last page!"
@@ -159,6 +162,21 @@ def test_words_behind_the_model_s_reach_are_told(explainer):
     assert any(word.score != 0 for word in found.words[: -found.num_unread])
     left_out = explainer.explain("the plot is dull " * 40, method="leave-one-out")
     assert left_out.num_unread == found.num_unread
+
+
+def test_text_in_several_windows_is_explained_by_leaving_words_out(tmp_path):
+    run = write_run(tmp_path / "run", preset="modern", objective="masked", pooling="mean")
+    settings = json.loads((run / "config.json").read_text())
+    settings["data"]["windows"] = 3
+    write_json(run / "config.json", settings)
+    explainer = Explainer.load(run)
+    assert explainer.explain("a dull plot").method == "integrated-gradients"
+    long = " ".join(["her style is dull"] * 8)
+    found = explainer.explain(long)
+    assert (found.method, found.num_unread) == ("leave-one-out", 0)
+    assert found.words[-1].score != 0
+    with pytest.raises(ConfigError, match="in several windows"):
+        explainer.explain(long, method="integrated-gradients")
 
 
 def test_leave_one_out_is_the_difference_that_a_word_makes(explainer, blend):

@@ -109,12 +109,13 @@ class Explainer:
     ) -> Explanation:
         """What every word adds to the log-odds of a label, by default of the predicted one.
 
-        `auto` is integrated gradients for a network, and the exact contributions for a blend.
+        `auto` is integrated gradients for a network, or leaving words out where it reads a text in
+        several windows, and the exact contributions for a blend.
         DataError for a text without words or of more than MAX_CHARACTERS, ConfigError for a label
         or method that is not there.
         """
         text, spans = _checked_text(text)
-        chosen = self._checked_method(method)
+        chosen = self._checked_method(method, text=text)
         probabilities_C = self.classifier.predict_proba([text])[0]
         target = int(probabilities_C.argmax()) if label is None else self._target(label)
         found: _Found
@@ -167,9 +168,18 @@ class Explainer:
             remedy=f"Did you mean {near[0]}?" if near else "Take one of them.",
         )
 
-    def _checked_method(self, method: Method | Literal["auto"]) -> Method:
+    def _checked_method(self, method: Method | Literal["auto"], *, text: str) -> Method:
+        best = self.methods[0]
+        if best == "integrated-gradients" and method in ("auto", best) and self._has_windows(text):
+            if method == "auto":
+                return "leave-one-out"
+            raise ConfigError(
+                "This classifier reads the text in several windows (data.windows), and gradients "
+                "follow one.",
+                remedy="Take leave-one-out, or auto.",
+            )
         if method == "auto":
-            return self.methods[0]
+            return best
         if method not in self.methods:
             kind = "one network" if isinstance(self.classifier, TextClassifier) else "a blend"
             raise ConfigError(
@@ -178,12 +188,25 @@ class Explainer:
             )
         return method
 
+    def _has_windows(self, text: str) -> bool:
+        """Does a network read this text in more than one row?"""
+        assert isinstance(self.classifier, TextClassifier)
+        has_several = (self.classifier.settings_.data.windows or 1) > 1
+        return has_several and len(self.classifier.tokenizer_.spans(text)) > self._row_room
+
+    @property
+    def _row_room(self) -> int:
+        """Tokens of a text that one row of a network holds."""
+        assert isinstance(self.classifier, TextClassifier)
+        tokenizer = self.classifier.tokenizer_
+        return self.classifier.settings_.data.max_length - tokenizer.num_framing
+
     def _num_read(self, text: str, spans: Sequence[Span]) -> int:
         """Words up to the last token that a network reads; all of them for a blend."""
         if isinstance(self.classifier, FittedClassifier):
             return len(spans)
         tokens = self.classifier.tokenizer_.spans(text)
-        room = self.classifier.settings_.data.max_length - self.classifier.tokenizer_.num_framing
+        room = self._row_room * (self.classifier.settings_.data.windows or 1)
         if len(tokens) <= room:
             return len(spans)
         behind = max((stop for _, stop in tokens[:room]), default=0)
