@@ -7,8 +7,9 @@ import csv
 import os
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 # Before anything imports torch: tiny matrices run slower on many threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -19,6 +20,7 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest  # noqa: E402
+from browsers import careful_page, chromium  # noqa: E402
 
 from regraft.config import Settings, resolve  # noqa: E402
 
@@ -178,3 +180,18 @@ def shared_classifier(shared_base: Path, tmp_path_factory: pytest.TempPathFactor
     settings = resolve("finetune", overrides={**TINY, "train.epochs": 1})
     finetune(base=shared_base, train=train, out=folder / "run", settings=settings)
     return folder / "run"
+
+
+# Of the module: while it lives, an event loop runs, which tests of other modules cannot have.
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """The Chromium that is installed here."""
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """A page that must not fail while a test uses it."""
+    with careful_page(browser) as found:
+        yield found

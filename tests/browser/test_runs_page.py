@@ -5,31 +5,17 @@ Where there is no browser, these tests are skipped and say so.
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browsers import careful_page, chromium, opened, wait_told
+from browsers import opened, wait_told
 from random_runs import tiny_tokenizer, write_run
 from studios import running
 
 from regraft.runfolder import RunFolder
 
 PAUSE = 1_600  # a little more than the page takes between two looks
-
-
-# Of the module: while it lives, an event loop runs, which tests of other modules cannot have.
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture
-def page(browser) -> Iterator[Any]:
-    with careful_page(browser) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

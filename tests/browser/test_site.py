@@ -6,12 +6,10 @@ No page asks a network for anything, none is wider than a phone, and the search 
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from browsers import PATIENCE, chromium
+from browsers import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 PAGES = (
@@ -38,12 +36,6 @@ def site(tmp_path_factory) -> Path:
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     subprocess.run(command, cwd=ROOT, env=environment, check=True)
     return folder
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as found:
-        yield found
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

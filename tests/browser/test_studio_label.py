@@ -15,25 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsers import careful_page, chromium, opened, wait_told
+from browsers import careful_page, opened, wait_told
 from studios import CLASSES, documents, open_session, running, word_vectors
 
 from regraft.studio.labelfile import LabelFile
 from regraft.studio.labelling import Session
 from regraft.text import Document
-
-
-# Of the module: while it lives, an event loop runs, which tests of other modules cannot have.
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture
-def page(browser) -> Iterator[Any]:
-    with careful_page(browser) as found:
-        yield found
 
 
 def num_labelled(page: Any, num: int) -> None:

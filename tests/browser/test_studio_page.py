@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsers import careful_page, chromium, opened, wait_told
+from browsers import opened, wait_told
 from conftest import make_examples
 from random_runs import LABELS, write_run
 from studios import open_session, running
@@ -25,19 +25,6 @@ VIEWS = ("runs", "try", "inside", "label", "generate")
 REVIEW = (
     "The story is charming. <script>document.title = 'stolen'</script><img src=x onerror=alert(1)>"
 )
-
-
-# Of the module: while it lives, an event loop runs, which tests of other modules cannot have.
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture
-def page(browser) -> Iterator[Any]:
-    with careful_page(browser) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
