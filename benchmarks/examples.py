@@ -273,7 +273,7 @@ def tables(folder: Path) -> str:
         ]
         rows = []
         for arm in dict.fromkeys(point.arm for point in comparison.curve):
-            scores = [points[arm, size].accuracy for size in sizes]
+            scores = [points[arm, size].deciding for size in sizes]
             cells = [
                 f"{_percent(s.mean)} ({_percent(s.low)} to {_percent(s.high)})" for s in scores
             ]
@@ -297,7 +297,7 @@ def readme_table(found: dict[str, Comparison]) -> str:
 def _side_by_side(found: dict[str, Comparison], names: dict[str, str]) -> str:
     heads, columns = ["accuracy, % (95 %)"], []
     for name, comparison in found.items():
-        points = {(point.arm, point.num_labels): point.accuracy for point in comparison.curve}
+        points = {(point.arm, point.num_labels): point.deciding for point in comparison.curve}
         sizes = sorted({size for _, size in points})
         for size in (sizes[0], sizes[-1]):
             heads.append(f"{name}, {size:,} labels")

@@ -152,10 +152,10 @@ def check_table(entry: dict[str, Any], *, work: Path) -> Iterator[Checked]:
     """Run a script again, and hold every score against the interval published for it."""
     published = scores_in(json.loads((ROOT / entry["table"]).read_text(encoding="utf-8")))
     again = scores_in(output_of(entry["command"], work=work))
-    if not published.keys() & again.keys():
-        sys.exit(f"{entry['name']}: its command gives no score that {entry['table']} has.")
-    for place in published.keys() & again.keys():
-        score = published[place]
+    missing = published.keys() - again.keys()
+    if missing:
+        sys.exit(f"{entry['name']}: its command gives no {', '.join(sorted(missing))}.")
+    for place, score in published.items():
         name = f"{entry['name']}: {place}"
         yield Checked(name, again[place].value, score.low, score.high)
 

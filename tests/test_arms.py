@@ -123,3 +123,31 @@ def test_changes_are_named(task: Task, tmp_path: Path) -> None:
         f"{tmp_path} was started otherwise: grid was 'none' and is 'small'; valid has changed."
     )
     assert folder.finished() == {RUN.cell: RUN}
+
+
+def test_vectors_that_a_killed_process_left_are_not_taken_for_others(
+    task: Task, tmp_path: Path
+) -> None:
+    folder = ArmsFolder(tmp_path / "out")
+    stale = folder.shared_path("latent") / "vectors.safetensors"
+    stale.parent.mkdir(parents=True)
+    stale.write_bytes(b"of another text")
+    with folder.opened(task_facts(task, grid="none")):
+        assert not stale.exists()
+
+
+def test_comparison_is_not_resumed_without_the_text_that_it_began_with(
+    task: Task, tmp_path: Path
+) -> None:
+    folder = ArmsFolder(tmp_path / "out")
+    text = tmp_path / "text.txt"
+    text.write_text("a text\n")
+    began = task_facts(dataclasses.replace(task, text_paths=(text,)), grid="none")
+    with folder.opened(began):
+        folder.save_weights(RUN.cell, b"weights")
+        folder.sign(RUN)
+    with (
+        pytest.raises(RunFolderError, match="unlabelled has changed"),
+        folder.opened(task_facts(task, grid="none")),
+    ):
+        pass

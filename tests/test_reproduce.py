@@ -5,6 +5,7 @@ import json
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,15 @@ def test_tables_of_the_examples_are_those_of_their_reports() -> None:
         assert report["mistakes"] == report["label_doubts"] == []
 
 
+def test_published_gap_is_that_of_the_published_outcomes() -> None:
+    page = (ROOT / "docs" / "how-to" / "compare.md").read_text(encoding="utf-8")
+    (code,) = [part for part in page.split("```") if "outcomes.json" in part and "assert" in part]
+    folder = ROOT / "docs" / "examples" / "news"
+    told: dict[str, Any] = {}
+    exec(code.removeprefix("python").replace("runs/comparison", str(folder)), told)
+    assert told["gap"] < 0
+
+
 def test_short_numbers_come_out_again(reproduce: ModuleType, tmp_path: Path) -> None:
     numbers = reproduce.read_catalogue().numbers
     short = [number for number in numbers if number.name.startswith("params: ")]
@@ -91,7 +101,7 @@ def test_table_is_held_against_its_own_intervals(
     (checked,) = reproduce.check_table(entry, work=tmp_path)
     assert (checked.name, checked.is_inside) == ("recipe: rows.linear.100", False)
     monkeypatch.setattr(reproduce, "output_of", lambda command, *, work: {"rows": {}})
-    with pytest.raises(SystemExit, match="recipe: its command gives no score"):
+    with pytest.raises(SystemExit, match=r"recipe: its command gives no rows\.linear\.100"):
         list(reproduce.check_table(entry, work=tmp_path))
 
 

@@ -362,7 +362,7 @@ def test_overload_gets_429_and_recovers(tmp_path):
             refused = server.classify("one too many")
             assert refused.status_code == 429
             assert int(refused.headers["retry-after"]) >= 1
-            assert refused.json()["problem"] == "Waiting already: 3 texts."
+            assert refused.json()["problem"] == "Waiting already: as much as 3 texts."
             classifier.gate.set()
             assert [done.result().status_code for done in (first, *waiting)] == [200] * 4
         assert server.classify("again").status_code == 200

@@ -43,9 +43,7 @@ class Gated:
         return np.stack([1 - long, long], axis=1)
 
 
-def engine_of(
-    classifier: Gated, *, model: str = "run@1", seconds_a_character: float = 1.0
-) -> Engine:
+def engine_of(classifier: Gated, *, model: str = "run@1", seconds_a_byte: float = 1.0) -> Engine:
     return Engine(
         model=model,
         fingerprint=model,
@@ -56,7 +54,7 @@ def engine_of(
         classifier=classifier,
         original=TextClassifier(),
         difference=0.0,
-        seconds_a_character=seconds_a_character,
+        seconds_a_byte=seconds_a_byte,
         note="",
     )
 
@@ -131,7 +129,7 @@ def test_full_queue_refuses_and_recovers():
         assert caught.value.status == 429
         assert caught.value.headers == {"Retry-After": "1"}
         assert str(caught.value) == (
-            "Waiting already: 4 texts. At most 4 may wait. Try again in 1 second."
+            "Waiting already: as much as 4 texts. At most 4 may wait. Try again in 1 second."
         )
         classifier.gate.set()
         await asyncio.gather(first, *waiting)
@@ -202,21 +200,21 @@ def test_new_engine_answers_the_next_batch():
 
 def test_short_text_is_computed_on_the_spot_and_a_long_one_in_the_thread():
     classifier = Gated()
-    engine = engine_of(classifier, seconds_a_character=1e-4)
+    engine = engine_of(classifier, seconds_a_byte=1e-4)
     queue = BatchQueue(engine, limits=Limits())
 
     async def ask() -> int:
-        for text in ("a" * 20, "a" * 21):
-            await queue.classify([text])
+        for texts in (["a" * 10], ["a" * 11], ["\u672c" * 4], ["a", "a"]):
+            await queue.classify(texts)
         return threading.get_ident()
 
     here = run_with_queue(queue, ask())
-    assert [thread == here for thread in classifier.threads] == [True, False]
+    assert [thread == here for thread in classifier.threads] == [True, False, False, False]
 
 
 def test_short_texts_behind_others_leave_the_server_free_to_listen():
     classifier = Gated()
-    engine = engine_of(classifier, seconds_a_character=1e-4)
+    engine = engine_of(classifier, seconds_a_byte=1e-4)
     queue = BatchQueue(engine, limits=Limits(max_batch=1))
 
     async def ask() -> int:

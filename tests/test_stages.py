@@ -11,7 +11,9 @@ from test_arms import examples
 
 from regraft.arms import ArmsFolder, Cell, Task, build_task, parse_arms, plan_cells
 from regraft.batches import Batch, ExampleRows
+from regraft.cells import NeuralJob
 from regraft.config import resolve
+from regraft.errors import DivergedError
 from regraft.finetune import start_from_base
 from regraft.presets import ARMS
 from regraft.stages import RATE_FACTORS, Stage, Workforce, answer_cells, load_answers, train_cells
@@ -177,3 +179,17 @@ def test_runs_in_processes_are_the_same(task: Task, tmp_path: Path) -> None:
         found.append([load_answers(stage.folder, cell, test="abc") for cell in cells])
     for one, other in zip(*found, strict=True):
         assert np.array_equal(one["test"], other["test"])
+
+
+def test_rate_that_diverges_loses_and_only_all_of_them_end_a_comparison(task: Task) -> None:
+    rows, valid_rows = task.rows[""]
+
+    def job(*rates: float) -> NeuralJob:
+        cell = Cell("scratch", 32, 0)
+        start = dataclasses.replace(task.start, base=None)
+        return NeuralJob(cell, "scratch", start, 2, rows, valid_rows, rates, num_threads=1)
+
+    for rates in ((1e38, 0.001), (0.001, 1e38)):
+        assert job(*rates).run().run.chosen == {"learning rate": 0.001}
+    with pytest.raises(DivergedError, match="with learning rate"):
+        job(1e38, 3e38).run()

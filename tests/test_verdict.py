@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 
-from regraft.arms import NEURAL
 from regraft.evidence import ArmSummary, PairedTest, VerdictKind, is_network
 from regraft.metrics import Interval
 from regraft.presets import ARMS
@@ -344,10 +343,6 @@ def test_verdict_counts_collapsed_runs_of_those_it_names() -> None:
         "(77.0 %). Failed trainings are counted in: 1 of 3 runs of pretrained, "
         "2 of 3 runs of scratch collapsed."
     )
-
-
-def test_networks_are_the_arms_that_are_trained_by_gradients() -> None:
-    assert [name for name in ARMS if is_network(name)] == [n for n in ARMS if n in NEURAL]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from regraft.batches import ExampleRows, example_rows
 from regraft.config import flat, settings_to_dict
 from regraft.errors import ConfigError, RunFolderError
 from regraft.finetune import Start, examples_fingerprint
-from regraft.presets import ARMS, ARMS_OF_A_BASE
+from regraft.presets import ARMS, ARMS_OF_A_BASE, NETWORKS
 from regraft.runtime import disk_error, write_json, write_whole
 from regraft.text import Example, Labels, labels_of
 
@@ -28,8 +28,6 @@ from regraft.text import Example, Labels, labels_of
 _MAY_CHANGE = {"train.seed", "train.checkpoint_every", "train.keep_checkpoints"}
 # The name of the base that was given first.
 FIRST = ""
-# What takes part in gradients; the others are fitted in one go, and know no seed of their own.
-NEURAL = ("pretrained", "scratch", "frozen", "lstm", "cnn")
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Arm:
     @property
     def is_neural(self) -> bool:
         """Is it trained by gradients, so that a seed decides its weights?"""
-        return self.kind in NEURAL
+        return self.kind in NETWORKS
 
 
 def parse_arms(names: Sequence[str], *, bases: Sequence[str]) -> tuple[Arm, ...]:
@@ -200,6 +198,8 @@ class ArmsFolder:
             try:
                 if self.finished():
                     refuse_changes(self.out_dir, before=self._read_task(), now=facts)
+                else:
+                    self._discard_shared()
                 write_json(self.task_path, facts)
                 yield
             finally:
@@ -268,6 +268,11 @@ class ArmsFolder:
         """Remove what was kept: its report is written, or there is nothing worth keeping."""
         shutil.rmtree(self.path, ignore_errors=True)
 
+    def _discard_shared(self) -> None:
+        """Vectors that a killed process left may be of other texts, or of another base."""
+        for path in self.path.glob("*/shared"):
+            shutil.rmtree(path, ignore_errors=True)
+
     def _place(self, cell: Cell, ending: str) -> Path:
         return self.path / _file_name(cell.arm) / f"{cell.num_labels}-{cell.seed}{ending}"
 
@@ -298,17 +303,17 @@ def refuse_changes(out_dir: Path, *, before: Mapping[str, Any], now: Mapping[str
     """Refuse to go on with other settings or data than `before`, naming what changed."""
     changed = []
     for section in ("settings", "more"):
-        values = flat(before.get(section, {}))
+        then, values = flat(before.get(section, {})), flat(now[section])
         changed += [
-            f"{key} was {values.get(key)!r} and is {value!r}"
-            for key, value in flat(now[section]).items()
-            if key not in _MAY_CHANGE and values.get(key) != value
+            f"{key} was {then.get(key)!r} and is {values.get(key)!r}"
+            for key in {**values, **then}
+            if key not in _MAY_CHANGE and then.get(key) != values.get(key)
         ]
     fingerprints = before.get("fingerprints", {})
     changed += [
         f"{name} has changed"
-        for name, value in now["fingerprints"].items()
-        if fingerprints.get(name) != value
+        for name in {**now["fingerprints"], **fingerprints}
+        if fingerprints.get(name) != now["fingerprints"].get(name)
     ]
     if changed:
         raise RunFolderError(

@@ -22,7 +22,7 @@ from regraft.arms import Cell, TrainedCell
 from regraft.baselines import LinearModel, NaiveBayesModel, fit_linear, fit_naive_bayes
 from regraft.batches import ExampleRows
 from regraft.config import replace
-from regraft.errors import RunFolderError
+from regraft.errors import DivergedError, RunFolderError
 from regraft.evaluate import class_probabilities
 from regraft.finetune import EpochRecord, Start, best_epoch, train_classifier
 from regraft.heads import Model
@@ -77,8 +77,14 @@ class NeuralJob:
         wall_start = time.perf_counter()
         best: tuple[EpochRecord, float, Model, list[EpochRecord]] | None = None
         seconds = 0.0
-        for rate in self.rates:
-            model, records = self._train(rate, progress=progress)
+        for place, rate in enumerate(self.rates):
+            try:
+                model, records = self._train(rate, progress=progress)
+            except DivergedError:
+                # One rate of a grid may be too large, and loses; but somebody has to win.
+                if best is None and place == len(self.rates) - 1:
+                    raise
+                continue
             seconds += records[-1].seconds
             kept = records[self._kept_epoch(records)]
             if best is None or kept.valid_accuracy > best[0].valid_accuracy:

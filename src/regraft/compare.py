@@ -298,12 +298,14 @@ def _refuse_other(out_dir: Path, there: Comparison, *, task: Task, request: Requ
             remedy="Choose another --out, or remove the folder.",
         )
     now = task_facts(task, grid=request.grid)
+    now["more"] = {"grid": request.grid}
+    # Of the test file the report knows the examples, and we, before it is opened, the bytes.
+    now["fingerprints"] = {**now["fingerprints"], "test": request.to_dict()["test_file"]}
+    asked = there.request or {}
+    learned = {name: h for name, h in there.fingerprints.items() if name not in ("test", "text")}
     before = {
         "settings": there.settings,
-        "more": {"grid": (there.request or {}).get("grid")},
-        "fingerprints": there.fingerprints,
+        "more": {"grid": asked.get("grid")},
+        "fingerprints": {**learned, "test": asked.get("test_file")},
     }
-    now["more"] = {"grid": request.grid}
-    if (there.request or {}).get("test_file") != request.to_dict()["test_file"]:
-        now["fingerprints"]["test"] = "another file"
     refuse_changes(out_dir, before=before, now=now)

@@ -49,3 +49,7 @@ class CorpusError(RegraftError):
 
 class TrainingError(RegraftError):
     """Training cannot go on: a non-finite loss, nothing to learn from."""
+
+
+class DivergedError(TrainingError):
+    """A loss or a gradient became infinite or no number: the learning rate is too large."""

@@ -1,6 +1,6 @@
 """What a comparison found, as plain values: scores, label curve, tests, checks, how it was made.
 
-compare.py fills these in, verdict.py concludes from them, report.py tells them, and report.json
+findings.py fills these in, verdict.py concludes from them, report.py tells them, and report.json
 holds them. Every number is decided before it gets here. Knows no model, no file, no torch.
 """
 
@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 from regraft.metrics import ConfidenceBin as ConfidenceBin
 from regraft.metrics import Interval
 from regraft.metrics import LengthBin as LengthBin
+from regraft.presets import NETWORKS
 from regraft.statistics import SIGNIFICANCE as SIGNIFICANCE
 from regraft.statistics import holm
 
@@ -51,7 +52,7 @@ def uses_base(arm: str) -> bool:
 
 def is_network(arm: str) -> bool:
     """Does luck of its own, a random start or the order of batches, move this arm?"""
-    return kind_of(arm) in ("pretrained", "scratch", "frozen", "lstm", "cnn")
+    return kind_of(arm) in NETWORKS
 
 
 def is_rival(arm: str) -> bool:
@@ -109,7 +110,7 @@ class ArmSummary:
 
     @property
     def deciding(self) -> Interval:
-        """Of the test examples that decide; where all are leaks, of all."""
+        """Of the test examples that decide."""
         return self.test_accuracy_without_leaks or self.test_accuracy
 
 
@@ -326,7 +327,7 @@ class Comparison:
     label_doubts: tuple[LabelDoubt, ...] = ()
     splits: tuple[Split, ...] = ()
     openings: tuple[Opening, ...] = ()
-    # Everything `compare --from` needs to run it again: files by name, arms, seeds, labels, jobs.
+    # Everything `compare --from` needs to run it again: files by name, arms, seeds, labels.
     request: dict[str, Any] | None = None
     # Test examples that decide: seen nowhere before, each text once. None: all, as it once was.
     num_deciding: int | None = None

@@ -118,4 +118,6 @@ ARMS = {
     "cnn": "a new convolution over the tokens of the base (Kim 2014)",
 }
 DEFAULT_ARMS = ("pretrained", "scratch", "frozen", "linear")
+# What takes part in gradients; the others are fitted in one go, and know no seed of their own.
+NETWORKS = ("pretrained", "scratch", "frozen", "lstm", "cnn")
 ARMS_OF_A_BASE = ("pretrained", "scratch", "frozen", "embedding")

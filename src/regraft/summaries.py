@@ -207,7 +207,12 @@ def paired_tests(
                 p_mcnemar=mcnemar_test(ours[0], theirs[0]),
                 p_difference=None if is_of_runs else p,
                 p_holm=None if factor is None else min(1.0, factor * p),
-                smallest_difference=smallest_difference(ours, theirs, num_tests=max(len(asked), 1)),
+                smallest_difference=smallest_difference(
+                    # What belongs to no question pays for none.
+                    ours,
+                    theirs,
+                    num_tests=1 if factor is None else len(asked),
+                ),
                 corrected=None if factor is None else gap.interval(level=SIGNIFICANCE / factor),
                 is_of_runs=is_of_runs,
             )

@@ -20,7 +20,7 @@ from regraft.averaging import add_to_mean, newest_weight
 from regraft.batches import Rows, budget_batches, epoch_order
 from regraft.config import TrainSettings
 from regraft.corruption import Moment
-from regraft.errors import ConfigError, TrainingError
+from regraft.errors import ConfigError, DivergedError, TrainingError
 from regraft.heads import Model
 from regraft.objectives import Objective
 from regraft.optim import build_optimizer, learning_rate, rising_steps, thaw
@@ -254,7 +254,7 @@ def _update(
     # Refused before the update, so that the weights on disk and in memory stay good.
     if not (math.isfinite(total) and math.isfinite(norm)):
         what = "loss" if not math.isfinite(total) else "gradient"
-        raise TrainingError(
+        raise DivergedError(
             f"The {what} became {total if what == 'loss' else norm} at step {state.step + 1} "
             f"with learning rate {lr:.2g}.",
             "The weights were not updated.",

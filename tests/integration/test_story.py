@@ -17,6 +17,7 @@ from conftest import TINY, make_examples, write_examples
 from typer.testing import CliRunner, Result
 
 from regraft.cli import app
+from regraft.report.words import verdict_parts
 
 # A model that learns the adjectives: the story has to end with something to tell.
 ABLE = {**TINY, "data.max_length": 64, "model.width": 24, "model.dropout": 0, "train.lr": 0.005}
@@ -143,7 +144,8 @@ def test_comparison_ends_in_a_verdict_and_a_report(story: Story, tmp_path: Path)
     ]
     assert [len(arm["valid_curves"]) for arm in printed["arms"]] == [2, 2, 2, 1]
     assert printed["verdict"].endswith(".")
-    assert printed["verdict"] in (out / "report.md").read_text(encoding="utf-8")
+    headline, rest = verdict_parts(printed["verdict"])
+    assert f"# {headline}\n\n{rest}\n" in (out / "report.md").read_text(encoding="utf-8")
     html = (out / "report.html").read_text(encoding="utf-8")
     assert "http://" not in html.replace("http://www.w3.org/", "")
     assert (out / "accuracy.png").read_bytes().startswith(b"\x89PNG")

@@ -52,7 +52,7 @@ class Engine:
     """A run that answers. `classifier` does so; `original` is the same in torch, to be explained.
 
     model: the name of the run folder and a fingerprint of its run.json. difference: the largest
-    between a probability of the one and of the other, on made-up texts. seconds_a_character: what
+    between a probability of the one and of the other, on made-up texts. seconds_a_byte: what
     one review took to classify. note: why it is torch, if onnxruntime was to be.
     """
 
@@ -65,7 +65,7 @@ class Engine:
     classifier: Classifier
     original: TextClassifier | FittedClassifier
     difference: float
-    seconds_a_character: float
+    seconds_a_byte: float
     note: str
 
     def classify(self, texts: Sequence[str]) -> list[dict[str, Any]]:
@@ -130,7 +130,7 @@ def load_engine(run_dir: Path, *, runtime: Runtime = "auto", progress: Progress 
         classifier=answering,
         original=original,
         difference=difference,
-        seconds_a_character=_seconds_a_character(answering),
+        seconds_a_byte=_seconds_a_byte(answering),
         note=note,
     )
 
@@ -263,13 +263,13 @@ def _probabilities(classifier: Classifier, *, run_dir: Path) -> NDArray[np.float
     return found
 
 
-def _seconds_a_character(classifier: Classifier) -> float:
+def _seconds_a_byte(classifier: Classifier) -> float:
     text, found = _trial_texts()[0], []
     for _ in range(3):
         start = time.perf_counter()
         classifier.predict_proba([text])
         found.append(time.perf_counter() - start)
-    return min(found) / len(text)
+    return min(found) / len(text.encode())
 
 
 def _difference(answering: Classifier, exact_NC: NDArray[np.float64], *, run_dir: Path) -> float:

@@ -22,8 +22,9 @@ from regraft.serve.limits import Limits, RefusedError, counted, failure
 _LOGGER = logging.getLogger(__name__)
 # In the queue, an explanation counts as so many texts: the model reads its text about as often.
 EXPLANATION_COST = 32
-# Nobody minds that the server hears nothing for so long.
-_QUICK_SECONDS = 0.002
+# Nobody minds that the server hears nothing for so long, nor for some times as long where a text
+# has more tokens than most.
+_QUICK_SECONDS = 0.001
 # How much the latest batch counts in the mean time a text takes.
 _NEWEST_SHARE = 0.2
 
@@ -69,7 +70,7 @@ class BatchQueue:
 
     @property
     def num_waiting(self) -> int:
-        """Texts that no batch has taken yet."""
+        """Texts that no batch has taken yet; an explanation counts as several."""
         return self._cost_waiting
 
     async def classify(self, texts: Sequence[str]) -> Answer:
@@ -114,7 +115,7 @@ class BatchQueue:
         seconds = self._retry_seconds()
         return RefusedError(
             429,
-            f"Waiting already: {counted(self._cost_waiting, 'text')}.",
+            f"Waiting already: as much as {counted(self._cost_waiting, 'text')}.",
             f"At most {self._limits.max_waiting:,} may wait.",
             remedy=f"Try again in {counted(seconds, 'second')}.",
             headers={"Retry-After": str(seconds)},
@@ -178,9 +179,11 @@ class BatchQueue:
 
 
 def _is_quick(engine: Engine, jobs: Sequence[_Job]) -> bool:
-    num_characters = sum(len(text) for job in jobs for text in job.texts)
-    is_explained = jobs[0].is_explained
-    return not is_explained and num_characters * engine.seconds_a_character <= _QUICK_SECONDS
+    """A lone short text? By its bytes: a sign of few or no words may be a token for each."""
+    texts = [text for job in jobs for text in job.texts]
+    if len(texts) > 1 or jobs[0].is_explained:
+        return False
+    return len(texts[0].encode()) * engine.seconds_a_byte <= _QUICK_SECONDS
 
 
 def _values(engine: Engine, jobs: Sequence[_Job]) -> list[dict[str, Any]]:
