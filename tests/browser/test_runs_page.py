@@ -172,6 +172,7 @@ def test_losses_of_different_tasks_are_said_not_to_compare(page, studio):
 
 def test_the_choice_is_still_there_after_another_view(page, studio):
     page.goto(f"{studio.url}/#runs?run=other")
+    wait_told(page, "curve-told", "other: step 2")  # now it is known what can be shown
     page.get_by_role("link", name="Generate").click()
     page.get_by_role("link", name="Runs").click()
     wait_told(page, "curve-told", "other: step 2")
