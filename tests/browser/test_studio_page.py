@@ -431,3 +431,20 @@ def test_no_script_breaks_a_rule_of_the_page(page, studio):
         opened(page, studio, view)
         page.wait_for_timeout(500)
         assert page.evaluate("broken") == []
+
+
+def test_words_that_the_model_does_not_read_are_grey(page, studio):
+    opened(page, studio, "try")
+    text = " ".join(f"word{number} is good" for number in range(100))
+    classify(page, text, run="reviews")
+    unread = page.locator("#try-words .rx-unread")
+    assert unread.count() > 10
+    assert unread.last.inner_text() == "good"
+    assert unread.last.get_attribute("title") == "not read by the model"
+    colour = "e => getComputedStyle(e).color"
+    assert unread.last.evaluate(colour) != page.locator("#try-words").evaluate(colour)
+    assert page.text_content("#try-words") == text
+    assert "Grey words are not read by the model." in page.text_content("#try-result")
+    classify(page, "a good film", run="reviews")
+    page.wait_for_function("() => !document.querySelector('#try-words .rx-unread')")
+    assert "Grey words" not in page.text_content("#try-result")
