@@ -433,6 +433,26 @@ def test_no_script_breaks_a_rule_of_the_page(page, studio):
         assert page.evaluate("broken") == []
 
 
+def test_only_drawings_of_plotly_have_their_styles_written_another_way(page, studio):
+    page.add_init_script(
+        "window.broken = [];"
+        "addEventListener('securitypolicyviolation', e => broken.push(e.effectiveDirective))"
+    )
+    opened(page, studio, "inside")
+    page.wait_for_selector("#view-inside .js-plotly-plot .heatmaplayer image")
+    styled = (
+        "([place]) => {"
+        " const one = document.createElementNS('http://www.w3.org/2000/svg', 'g');"
+        " document.querySelector(place).append(one);"
+        " one.setAttribute('style', 'opacity: 0.5');"
+        " return getComputedStyle(one).opacity; }"
+    )
+    assert page.evaluate(styled, ["#view-inside .js-plotly-plot svg"]) == "0.5"
+    assert page.evaluate("broken") == []
+    assert page.evaluate(styled, ["#view-inside"]) == "1"
+    page.wait_for_function("() => broken.includes('style-src-attr')")
+
+
 def test_words_that_the_model_does_not_read_are_grey(page, studio):
     opened(page, studio, "try")
     text = " ".join(f"word{number} is good" for number in range(100))
