@@ -450,42 +450,6 @@ def test_texts_of_another_encoding_and_column_can_be_labelled(tmp_path):
     session.close()
 
 
-def command_after_two_labels(text, **settings):
-    """What the page names once both classes have a label."""
-    from regraft.config import resolve
-    from regraft.studio.server import build_session
-
-    overrides = {f"data.{name}": value for name, value in settings.items()}
-    data = resolve("pretrain", overrides=overrides).data
-    session = build_session(text, classes=("a", "b"), out=None, base=None, data=data)
-    for label in ("a", "b"):
-        session.label(session.next_text()["number"], label)
-    session.close()
-    return session.state()["command"]
-
-
-def test_the_command_for_labels_reads_the_texts_as_the_studio_did(tmp_path):
-    folder, plain = tmp_path / "my texts", tmp_path / "plain.txt"
-    folder.mkdir()
-    for name in ("a.txt", "b.txt"):
-        (folder / name).write_text(f"a text in {name}\n", encoding="utf-8")
-    assert command_after_two_labels(folder) == (
-        f"regraft fit --text '{folder}' --train '{tmp_path}/my texts-labels.csv'"
-    )
-    plain.write_text("first\nin two lines\n\nsecond\n", encoding="utf-8")
-    assert command_after_two_labels(plain, documents="blank", encoding="utf-8-sig") == (
-        f"regraft fit --text {plain} --documents blank --train {tmp_path}/plain-labels.csv"
-    )
-
-
-def test_no_command_is_named_that_could_not_read_both_texts_and_labels(tmp_path):
-    reviews, lines = tmp_path / "reviews.csv", tmp_path / "lines.txt"
-    reviews.write_text("review\nvery good\nvery bad\n", encoding="utf-8")
-    lines.write_bytes("très bien\nassez mal\n".encode("latin-1"))
-    assert command_after_two_labels(reviews, text_column="review") == ""
-    assert command_after_two_labels(lines, encoding="latin-1") == ""
-
-
 def test_how_texts_are_read_is_refused_without_texts(tmp_path):
     given = ("--encoding", "latin-1", "--text-column", "review", "--documents", "line")
     assert "--text-column and --encoding and --documents say how texts are labelled" in told(
