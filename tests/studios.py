@@ -74,4 +74,10 @@ def word_vectors(texts: list[str]) -> np.ndarray:
 
 def open_session(path: Path, *, classes: tuple[str, ...] = CLASSES) -> Session:
     """A session over `documents`, not yet learning."""
-    return Session(documents(), file=LabelFile(path), vectors=word_vectors, classes=classes)
+    return Session(
+        documents(),
+        file=LabelFile(path),
+        vectors=word_vectors,
+        classes=classes,
+        text_flags=("--text", "texts.txt"),
+    )

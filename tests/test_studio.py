@@ -144,6 +144,16 @@ def test_a_text_gets_the_label_that_explain_gives_it(studio, folder):
         assert [word["text"] for word in answer["strongest"][side]] == [word.text for word in words]
 
 
+def test_words_that_are_not_read_are_told_apart_from_those_that_count_nothing(studio, folder):
+    run_id, text = studio.run("reviews")["id"], " ".join([TEXT] * 12)
+    answer = studio.client.post(f"/api/runs/{run_id}/explain", json={"text": text}).json()
+    expected = Explainer.load(folder / "reviews").explain(text)
+    unread = [piece["is_unread"] for piece in answer["pieces"] if piece["score"] is not None]
+    assert expected.num_unread > 0
+    assert unread == [expected.is_unread(word) for word in expected.words]
+    assert not any(piece["is_unread"] for piece in answer["pieces"] if piece["score"] is None)
+
+
 def test_attention_is_a_byte_for_each_weight(studio):
     run_id = studio.run("reviews")["id"]
     found = studio.client.post(f"/api/runs/{run_id}/attention", json={"text": TEXT}).json()

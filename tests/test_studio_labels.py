@@ -21,6 +21,7 @@ from regraft.studio.labelling import (
     shortened,
 )
 from regraft.studio.queries import any_open, least_like, least_sure
+from regraft.studio.server import build_session
 from regraft.text import load_examples
 
 ODD_TEXTS = (
@@ -258,6 +259,39 @@ def test_a_session_names_the_command_that_trains_on_its_labels(tmp_path):
         f"regraft fit --text texts.txt --train '{tmp_path}/my labels.csv'"
     )
     session.close()
+
+
+def command_after_two_labels(text, **settings):
+    """What the page names once both classes have a label."""
+    overrides = {f"data.{name}": value for name, value in settings.items()}
+    data = resolve("pretrain", overrides=overrides).data
+    session = build_session(text, classes=("a", "b"), out=None, base=None, data=data)
+    for label in ("a", "b"):
+        session.label(session.next_text()["number"], label)
+    session.close()
+    return session.state()["command"]
+
+
+def test_the_command_for_labels_reads_the_texts_as_the_studio_did(tmp_path):
+    folder, plain = tmp_path / "my texts", tmp_path / "plain.txt"
+    folder.mkdir()
+    for name in ("a.txt", "b.txt"):
+        (folder / name).write_text(f"a text in {name}\n", encoding="utf-8")
+    assert command_after_two_labels(folder) == (
+        f"regraft fit --text '{folder}' --train '{tmp_path}/my texts-labels.csv'"
+    )
+    plain.write_text("first\nin two lines\n\nsecond\n", encoding="utf-8")
+    assert command_after_two_labels(plain, documents="blank", encoding="utf-8-sig") == (
+        f"regraft fit --text {plain} --documents blank --train {tmp_path}/plain-labels.csv"
+    )
+
+
+def test_no_command_is_named_that_could_not_read_both_texts_and_labels(tmp_path):
+    reviews, lines = tmp_path / "reviews.csv", tmp_path / "lines.txt"
+    reviews.write_text("review\nvery good\nvery bad\n", encoding="utf-8")
+    lines.write_bytes("très bien\nassez mal\n".encode("latin-1"))
+    assert command_after_two_labels(reviews, text_column="review") == ""
+    assert command_after_two_labels(lines, encoding="latin-1") == ""
 
 
 def test_who_labels_faster_than_we_learn_is_shown_what_was_learned_so_far(path):

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 from comparisons import ARMS, comparison
@@ -158,8 +158,15 @@ def test_a_comparison_is_listed_with_its_verdict_and_the_score_of_its_base(tmp_p
     (row,) = RunsFolder(tmp_path).rows()
     assert (row.kind, row.status) == ("comparison", "complete")
     assert row.note == "Pre-training did not pay: linear is 6.2 points better."
-    assert (row.score.name, row.score.text) == ("test accuracy, pretrained", "79.0 %")
+    assert (row.score.name, row.score.text) == ("test accuracy, pretrained", "78.0 %")
     assert report(tmp_path) == b"<!doctype html>"
+
+
+def test_a_comparison_that_all_test_examples_decide_has_the_score_of_all(tmp_path):
+    arms = tuple(replace(arm, test_accuracy_without_leaks=None) for arm in ARMS)
+    write_comparison(tmp_path, arms=arms)
+    (row,) = RunsFolder(tmp_path).rows()
+    assert row.score.text == "79.0 %"
 
 
 def test_a_comparison_without_a_base_has_the_score_of_its_first_arm(tmp_path):

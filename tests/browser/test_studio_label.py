@@ -203,6 +203,22 @@ def test_a_window_that_is_behind_another_takes_up_its_text(page, browser, tmp_pa
         num_labelled(other, 2)
 
 
+def test_buttons_and_keys_give_the_class_they_name_after_another_window_named_them(page, tmp_path):
+    with running(tmp_path, session=open_session(tmp_path / "labels.csv")) as studio:
+        opened(page, studio, "label")
+        page.wait_for_selector("#label-buttons button:not([disabled])")
+        assert studio.label("classes", classes=CLASSES[::-1]).status_code == 200
+        wait_told(page, "label-buttons", "1 positive2 negative")
+        page.keyboard.press("1")
+        num_labelled(page, 1)
+        page.click("#label-buttons button:nth-child(2)")
+        num_labelled(page, 2)
+        last = page.locator("#label-last strong").all_inner_texts()
+        assert last == ["negative", "positive"]
+        with (tmp_path / "labels.csv").open(encoding="utf-8", newline="") as file:
+            assert [row["label"] for row in csv.DictReader(file)] == ["positive", "negative"]
+
+
 def test_the_page_says_why_a_text_is_shown_and_what_to_do_with_labels(page, tmp_path):
     with running(tmp_path, session=open_session(tmp_path / "labels.csv")) as studio:
         opened(page, studio, "label")

@@ -431,3 +431,40 @@ def test_no_script_breaks_a_rule_of_the_page(page, studio):
         opened(page, studio, view)
         page.wait_for_timeout(500)
         assert page.evaluate("broken") == []
+
+
+def test_only_drawings_of_plotly_have_their_styles_written_another_way(page, studio):
+    page.add_init_script(
+        "window.broken = [];"
+        "addEventListener('securitypolicyviolation', e => broken.push(e.effectiveDirective))"
+    )
+    opened(page, studio, "inside")
+    page.wait_for_selector("#view-inside .js-plotly-plot .heatmaplayer image")
+    styled = (
+        "([place]) => {"
+        " const one = document.createElementNS('http://www.w3.org/2000/svg', 'g');"
+        " document.querySelector(place).append(one);"
+        " one.setAttribute('style', 'opacity: 0.5');"
+        " return getComputedStyle(one).opacity; }"
+    )
+    assert page.evaluate(styled, ["#view-inside .js-plotly-plot svg"]) == "0.5"
+    assert page.evaluate("broken") == []
+    assert page.evaluate(styled, ["#view-inside"]) == "1"
+    page.wait_for_function("() => broken.includes('style-src-attr')")
+
+
+def test_words_that_the_model_does_not_read_are_grey(page, studio):
+    opened(page, studio, "try")
+    text = " ".join(f"word{number} is good" for number in range(100))
+    classify(page, text, run="reviews")
+    unread = page.locator("#try-words .rx-unread")
+    assert unread.count() > 10
+    assert unread.last.inner_text() == "good"
+    assert unread.last.get_attribute("title") == "not read by the model"
+    colour = "e => getComputedStyle(e).color"
+    assert unread.last.evaluate(colour) != page.locator("#try-words").evaluate(colour)
+    assert page.text_content("#try-words") == text
+    assert "Grey words are not read by the model." in page.text_content("#try-result")
+    classify(page, "a good film", run="reviews")
+    page.wait_for_function("() => !document.querySelector('#try-words .rx-unread')")
+    assert "Grey words" not in page.text_content("#try-result")

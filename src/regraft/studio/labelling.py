@@ -54,16 +54,20 @@ class Session:
         file: LabelFile,
         vectors: Vectors,
         classes: Sequence[str] = (),
+        text_flags: Sequence[str] = (),
         seed: int = 0,
     ) -> None:
-        """`classes` may be empty: then those beside the file count, or the page asks for them."""
+        """`classes` may be empty: then those beside the file count, or the page asks for them.
+
+        `text_flags` are those by which `regraft fit` reads the texts; without, it is not named.
+        """
         self._file = file
         self._vectors = vectors
         self._seed = seed
         kept = without_duplicates([one for one in documents if one.text.strip()])[:MOST_TEXTS]
         self._texts = [one.text for one in kept]
         self._rows = [one.row for one in kept]
-        self._source = kept[0].source if kept else ""
+        self._text_flags = tuple(text_flags)
         self._add_labelled_texts()
         self._number = {normalised(text): number for number, text in enumerate(self._texts)}
         self._classes = checked_classes(classes) if classes else file.load_classes()
@@ -114,7 +118,7 @@ class Session:
                 "num_evaluation": len(records) - num_train,
                 "file": self._file.path.name,
                 "can_undo": bool(records or self._skips),
-                "command": self._command() if sum(map(bool, counts.values())) > 1 else "",
+                "command": self._command(num_classes=sum(map(bool, counts.values()))),
                 "query": self._query,
                 "queries": QUERIES,
                 "is_ready": self._vectors_ND is not None,
@@ -218,10 +222,11 @@ class Session:
         self._wake.set()
         return True
 
-    def _command(self) -> str:
-        """What to do with the labels next."""
-        parts = ["regraft", "fit", "--text", self._source, "--train", str(self._file.path)]
-        return shlex.join(parts)
+    def _command(self, *, num_classes: int) -> str:
+        """What to do with the labels next; nothing while they are of one class."""
+        if num_classes < 2 or not self._text_flags:
+            return ""
+        return shlex.join(["regraft", "fit", *self._text_flags, "--train", str(self._file.path)])
 
     def _shown(self, number: int) -> Offer:
         if self._offer is None or self._offer.number != number:

@@ -65,7 +65,12 @@ class Models:
         explainer = self._explainer(run_dir)
         found = explainer.explain(text)
         pieces = [
-            {"text": harmless(piece), "level": level, "score": word and word.score}
+            {
+                "text": harmless(piece),
+                "level": level,
+                "score": word and word.score,
+                "is_unread": word is not None and found.is_unread(word),
+            }
             for piece, word, level in found.pieces()
         ]
         pro, contra = found.strongest()

@@ -300,7 +300,7 @@ def _comparison_row(path: Path, *, run_id: str, name: str, more: dict[str, Any])
     try:
         found = Comparison.from_dict(json.loads((path / REPORT_NAME).read_text(encoding="utf-8")))
         arm = next(arm for arm in found.arms if arm.name == base_arm(found))
-        score = _share(f"test accuracy, {arm.name}", arm.test_accuracy.mean)
+        score = _share(f"test accuracy, {arm.name}", arm.deciding.mean)
         created, note = found.created, found.verdict
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         score, created, note = None, "", ""  # another report.html; the page itself can be shown

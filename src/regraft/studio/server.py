@@ -23,7 +23,7 @@ from regraft.runfolder import load_run
 from regraft.runtime import SILENT, Progress
 from regraft.serve.server import bound_socket
 from regraft.studio.app import Studio, build_app
-from regraft.studio.labelfile import LabelFile
+from regraft.studio.labelfile import COLUMNS, LabelFile
 from regraft.studio.labelling import Session, Vectors, checked_classes
 from regraft.studio.models import Models
 from regraft.studio.runs import RunsFolder
@@ -97,16 +97,36 @@ def build_session(
 
     All that may be refused is looked at before a file of labels is begun.
     """
-    documents = list(read_documents([text], data=data or resolve("pretrain").data))
+    data = data or resolve("pretrain").data
+    documents = list(read_documents([text], data=data))
     vectors = _latent_vectors if base is None else _base_vectors(base)
     if classes:
         checked_classes(classes)
     file = LabelFile(out or text.with_name(f"{text.name.partition('.')[0]}-labels.csv"))
     try:
-        return Session(documents, file=file, vectors=vectors, classes=classes)
+        return Session(
+            documents,
+            file=file,
+            vectors=vectors,
+            classes=classes,
+            text_flags=fit_text_flags(text, data),
+        )
     except BaseException:
         file.close()
         raise
+
+
+def fit_text_flags(text: Path, data: DataSettings) -> list[str]:
+    """By which `regraft fit` reads these texts, and the file of labels as well.
+
+    It reads both files in one way. Labels are written as UTF-8 with a column `text`: where the
+    texts are not, there are no such flags.
+    """
+    is_utf8 = data.encoding.lower().replace("_", "-") in ("utf-8", "utf8", "utf-8-sig")
+    if not is_utf8 or data.text_column != COLUMNS[0]:
+        return []
+    is_default = data.documents == resolve("pretrain").data.documents
+    return ["--text", str(text), *([] if is_default else ["--documents", data.documents])]
 
 
 def _latent_vectors(texts: Sequence[str]) -> Float[np.ndarray, "N D"]:

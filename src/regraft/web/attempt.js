@@ -31,10 +31,16 @@ function hideResult() {
 
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
 
-function word({ text, level, score }) {
+function word({ text, level, score, is_unread: isUnread }) {
+  if (isUnread) return make("span", { class: "rx-unread", title: "not read by the model" }, text);
   if (score === null || level === 0) return score === null ? text : make("span", { title: signed(score) }, text);
   const side = level > 0 ? "for" : "against";
   return make("mark", { class: `rx-${side} rx-${Math.abs(level)}`, title: `${side} the label: ${signed(score)}` }, text);
+}
+
+function legend(pieces) {
+  const unread = pieces.some((piece) => piece.is_unread) ? " Grey words are not read by the model." : "";
+  return `Blue with a solid line speaks for the label, orange with a dashed line against it.${unread}`;
 }
 
 const signed = (score, digits = 2) => `${score >= 0 ? "+" : "−"}${Math.abs(score).toFixed(digits)}`;
@@ -71,7 +77,7 @@ function showResult(run, found) {
       [make("dt", {}, make("bdi", {}, label)), make("dd", {}, bar(share)), make("dd", {}, percent(share))])),
     make("div", { class: "rx" },
       make("p", { class: "rx-text", id: "try-words", dir: "auto" }, ...found.pieces.map(word)),
-      make("p", { class: "note" }, "Blue with a solid line speaks for the label, orange with a dashed line against it."),
+      make("p", { class: "note" }, legend(found.pieces)),
       make("div", { class: "rx-tops", id: "try-tops" }, top("for", pro, digits), top("against", against, digits)),
       make("ul", { class: "rx-facts" }, ...found.facts.map((fact) => make("li", {}, fact)))),
     ...withoutAttention(run),

@@ -20,9 +20,10 @@ function showState() {
   fillSelect(find("label-query"), Object.entries(state.queries));
   find("label-query").value = state.query;
   const group = find("label-buttons");
-  if (group.childElementCount !== state.classes.length) {
-    group.replaceChildren(...state.classes.map((name, place) =>
-      make("button", { type: "button", on: { click: () => give(place) } }, make("kbd", {}, String(place + 1)), " ", make("bdi", {}, name))));
+  const named = JSON.stringify(state.classes);
+  if (group.dataset.classes !== named) {
+    group.dataset.classes = named;
+    group.replaceChildren(...state.classes.map(classButton));
   }
   find("label-undo").disabled = !state.can_undo;
   const counts = Object.entries(state.counts).map(([name, num]) => `${name} ${num}`).join(", ");
@@ -35,6 +36,12 @@ function showState() {
   find("label-command").textContent = state.command;
   find("label-next").hidden = !state.command;
   showCurve();
+}
+
+/** It gives the class that it names, whatever the server has named since. */
+function classButton(name, place) {
+  return make("button", { type: "button", disabled: !isOffered(), on: { click: () => give(name) } },
+    make("kbd", {}, String(place + 1)), " ", make("bdi", {}, name));
 }
 
 function showCurve() {
@@ -64,7 +71,7 @@ function why() {
 }
 
 function showText() {
-  const isThere = text.number !== null;
+  const isThere = isOffered();
   for (const button of find("label-buttons").children) button.disabled = !isThere;
   find("label-skip").disabled = !isThere;
   const guess = isThere && text.guess ? ` The model guesses ${text.guess.label} (${(100 * text.guess.probability).toFixed(0)} %).` : "";
@@ -117,15 +124,16 @@ async function write(action, body) {
     : `${missed.num} ${missed.num === 1 ? "press" : "presses"} came before the next text was shown, and did nothing.`;
 }
 
-const give = (place) => text?.number != null && place < state.classes.length
-  && write("give", { number: text.number, label: state.classes[place] });
+const isOffered = () => (text?.number ?? null) !== null;
+
+const give = (name) => isOffered() && write("give", { number: text.number, label: name });
 
 function onKey(event) {
   if (!isVisible || !state?.classes.length || event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
   if (event.target.closest("input, textarea, select")) return;
-  if (/^[1-9]$/.test(event.key)) give(Number(event.key) - 1);
+  if (/^[1-9]$/.test(event.key)) find("label-buttons").children[Number(event.key) - 1]?.click();
   else if (event.key === "u" || event.key === "Backspace") write("undo", {});
-  else if (event.key === "s" && text?.number != null) write("skip", { number: text.number });
+  else if (event.key === "s" && isOffered()) write("skip", { number: text.number });
   else return;
   event.preventDefault();
 }
@@ -137,7 +145,7 @@ async function look() {
     state = found;
     find("label-none").hidden = true;
     showState();
-    if (state.classes.length === 0 || (text?.number ?? null) !== null) return;
+    if (state.classes.length === 0 || isOffered()) return;
     // Where all was labelled, another window may have taken something back.
     const offered = await get("/api/label/next");
     if (isBusy || (text && offered.number === null)) return;

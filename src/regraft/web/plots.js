@@ -6,8 +6,10 @@ const DASHES = ["solid", "dash", "dot", "dashdot"];
 const redraws = new Map();
 
 // plotly writes styles of drawings as attributes, which the page's policy refuses; as properties they are allowed.
+// Its drawings, and the one beside the page in which it measures: other elements are left alone.
+const PLOTLY = ".js-plotly-plot, #js-plotly-tester";
 SVGElement.prototype.setAttribute = function setAttribute(name, value) {
-  if (name === "style") this.style.cssText = value;
+  if (name === "style" && this.closest(PLOTLY)) this.style.cssText = value;
   else Element.prototype.setAttribute.call(this, name, value);
 };
 
