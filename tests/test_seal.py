@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import TINY, write_examples
 
@@ -11,6 +12,7 @@ from regraft.errors import RunFolderError
 from regraft.finetune import finetune
 from regraft.seal import (
     Opened,
+    Seen,
     file_fingerprint,
     find_seen,
     leaked,
@@ -126,6 +128,32 @@ def test_texts_seen_too_early_are_found() -> None:
     assert seen.repeat_N.tolist() == [False, False, False, True, False]
     assert seen.valid_V.tolist() == [True, False]
     assert seen.clean_N.tolist() == [False, True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("num_test", "num_read", "num_deciding"),
+    [
+        (400, 0, 400),
+        (400, 360, 40),  # a tenth is left
+        (400, 361, 400),
+        (400, 399, 400),
+        (400, 400, 400),
+        (100, 70, 30),  # more than a tenth, and just enough
+        (100, 71, 100),
+        (20, 10, 10),  # of a small file, half is enough
+        (20, 11, 20),
+        (1, 1, 1),
+    ],
+)
+def test_texts_that_were_read_decide_where_too_few_others_are_left(
+    num_test: int, num_read: int, num_deciding: int
+) -> None:
+    is_read_N = np.arange(num_test) < num_read
+    none_N = np.zeros(num_test, dtype=np.bool_)
+    seen = Seen(("",) * num_test, none_N, is_read_N, none_N, none_N)
+    assert seen.clean_N.sum() == num_deciding
+    assert seen.num_unread == num_test - num_read
+    assert seen.num_read_deciding == (num_read if num_deciding == num_test else 0)
 
 
 def test_text_that_holds_every_test_text_leaves_them_to_decide() -> None:
