@@ -48,7 +48,8 @@ from regraft.request import (
     settings_for,
 )
 from regraft.runtime import SILENT, Progress, fingerprint
-from regraft.seal import LEDGER_NAME, Seen, find_seen, open_sealed, sealed_texts
+from regraft.seal import LEDGER_NAME, open_sealed, sealed_texts
+from regraft.seen import Seen, find_seen
 from regraft.stages import Stage, Workforce, answer_cells, train_cells
 from regraft.subsets import settled_sizes
 from regraft.text import Document, Example, check_labels_known, check_readable, read_documents

@@ -28,7 +28,8 @@ from regraft.evidence import (
 from regraft.presets import ARMS
 from regraft.request import Request
 from regraft.runtime import environment
-from regraft.seal import Opened, Seen
+from regraft.seal import Opened
+from regraft.seen import Seen
 from regraft.shards import source_fingerprint
 from regraft.stages import Stage, load_answers
 from regraft.subsets import rare_classes
