@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from conftest import TINY, write_examples
+from filelock import FileLock
 
 from regraft.config import resolve
 from regraft.errors import RunFolderError
@@ -75,6 +76,19 @@ def test_damaged_ledger_is_refused(tmp_path: Path) -> None:
     (tmp_path / "runs" / "openings.json").write_text("{}")
     with pytest.raises(RunFolderError, match="it holds no list of openings"):
         opened(test)
+
+
+def test_score_does_not_wait_for_a_ledger_that_stays_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test = write_examples(tmp_path / "test.csv", 6, seed=1)
+    ledger = tmp_path / "runs" / "openings.json"
+    opened(test)
+    before = ledger.read_text()
+    monkeypatch.setattr("regraft.seal.SECONDS_TO_NOTE", 0.1)
+    with FileLock(ledger.with_suffix(".lock")):
+        note_opening(test, data=DATA, choices="b", command="regraft evaluate", ledger_path=ledger)
+    assert ledger.read_text() == before
 
 
 def test_sealed_texts_ask_no_label_and_are_no_opening(tmp_path: Path) -> None:

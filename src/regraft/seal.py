@@ -31,6 +31,10 @@ from regraft.text import (
 from regraft.text.lines import STANDARD_INPUT
 
 LEDGER_NAME = "openings.json"
+# A ledger is written in milliseconds: who holds it longer is stuck. A finished classifier's score
+# waits for nobody; a comparison must count all openings, and does.
+SECONDS_TO_NOTE = 5.0
+_WITHOUT_END = -1.0  # filelock's word for it
 
 
 @dataclass(frozen=True)
@@ -54,11 +58,13 @@ def open_sealed(
     choices: str,
     command: str,
     ledger_path: Path | None,
+    seconds: float = _WITHOUT_END,
 ) -> Opened:
     """Read the test file, and write down that it was read.
 
     `choices` is a hash of all that was chosen before. Who reads it again for the same choices, as
-    an interrupted comparison does that goes on, learns nothing new: that is one opening.
+    an interrupted comparison does that goes on, learns nothing new: that is one opening. Waits so
+    many seconds for a ledger that another command holds.
     """
     examples = load_examples(path, data=data)
     opening = Opening(
@@ -69,7 +75,9 @@ def open_sealed(
     )
     if ledger_path is None:
         return Opened(examples, opening.fingerprint, (opening,))
-    return Opened(examples, opening.fingerprint, _write_down(opening, choices, ledger_path))
+    return Opened(
+        examples, opening.fingerprint, _write_down(opening, choices, ledger_path, seconds=seconds)
+    )
 
 
 def note_opening(
@@ -77,17 +85,27 @@ def note_opening(
 ) -> None:
     """Write down that somebody looked at the labels of a file, where a ledger can be written.
 
-    Whoever scores a finished classifier does not fail for want of a ledger.
+    Whoever scores a finished classifier does not fail for want of a ledger, nor wait long for one:
+    a lock that stays held is an OSError, too.
     """
     if Path(path) != STANDARD_INPUT:
         with contextlib.suppress(OSError, RegraftError):
-            open_sealed(path, data=data, choices=choices, command=command, ledger_path=ledger_path)
+            open_sealed(
+                path,
+                data=data,
+                choices=choices,
+                command=command,
+                ledger_path=ledger_path,
+                seconds=SECONDS_TO_NOTE,
+            )
 
 
-def _write_down(opening: Opening, choices: str, ledger_path: Path) -> tuple[Opening, ...]:
+def _write_down(
+    opening: Opening, choices: str, ledger_path: Path, *, seconds: float
+) -> tuple[Opening, ...]:
     """All openings of this file that the ledger knows, this one among them."""
     ledger_path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(ledger_path.with_suffix(".lock")):
+    with FileLock(ledger_path.with_suffix(".lock"), timeout=seconds):
         entries = _read_ledger(ledger_path)
         entry = {**dataclasses.asdict(opening), "choices": choices}
         same = ("fingerprint", "choices")
