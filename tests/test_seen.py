@@ -60,6 +60,13 @@ def test_text_that_holds_every_test_text_leaves_them_to_decide() -> None:
     assert found.clean_N.tolist() == [True, True]
 
 
+def test_text_with_another_pair_is_no_repeat() -> None:
+    pairs = ["it rains", "it snows", "it rains "]
+    test = [Example("A day.", "a", "t.csv", row, pair=pair) for row, pair in enumerate(pairs)]
+    seen = find_seen(test, train=[], valid=[], documents=None)
+    assert seen.repeat_N.tolist() == [False, False, True]
+
+
 def test_leaks_are_exact_or_near() -> None:
     words = [f"word{number}" for number in range(40)]
     texts = [" ".join(words), " ".join([*words[:-1], "other"]), "nothing of the kind"]

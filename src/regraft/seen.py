@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regraft.runtime import SILENT, Progress
-from regraft.text import Document, Example, find_leaks, normalised
+from regraft.text import Document, Example, find_leaks
+from regraft.text.duplicates import duplicate_key
 
 # Test texts that were in the text without labels are left out while so many others decide: with
 # fewer, an accuracy is known to within 18 points at best, and less than a tenth is no fair sample
@@ -74,7 +75,7 @@ def find_seen(
     """Search train, valid and text for test texts, and train for those of valid. Asks no label."""
     num_valid = len(valid)
     in_train = leaked([*valid, *test], train, progress=progress)
-    keys = [normalised(record.text) for record in test]
+    keys = [duplicate_key(record.text, record.pair) for record in test]
     firsts = {key: place for place, key in reversed(list(enumerate(keys)))}
     return Seen(
         texts=tuple(record.text for record in test),
