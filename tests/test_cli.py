@@ -199,13 +199,16 @@ def test_bug_keeps_its_traceback() -> None:
             "Interrupted. What is done is in a run. Go on with:\n"
             "  regraft pretrain 'a run' --resume",
         ),
+        (["pretrain", "empty"], "Interrupted. Go on with:\n  regraft pretrain empty --resume"),
         (["tokenize"], "Interrupted. Go on with:\n  regraft tokenize"),
         (["evaluate"], "Interrupted."),
     ],
 )
 def test_interruption_says_where_and_how_to_go_on(words, message, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("a run").mkdir()
+    for name in ("a run", "empty"):
+        Path(name).mkdir()
+    Path("a run", "run.json").write_text("{}")
     result = CliRunner().invoke(failing(KeyboardInterrupt()), words)
     assert result.exit_code == 130
     assert result.stderr.strip() == message
@@ -228,6 +231,19 @@ def test_evaluate_warns_of_the_file_that_the_run_was_trained_on(shared_classifie
     assert run("evaluate", shared_classifier, train, "--quiet").stderr == ""
     other = write_examples(tmp_path / "test.csv", 8, seed=9)
     assert "Warning" not in run("evaluate", shared_classifier, other).stderr
+
+
+def test_evaluate_shows_its_result_before_it_waits_for_the_ledger(
+    shared_classifier, tmp_path, monkeypatch
+):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    test = write_examples(tmp_path / "test.csv", 8, seed=9)
+    monkeypatch.setattr("filelock.FileLock.acquire", interrupted)
+    result = run("evaluate", shared_classifier, test, "--json")
+    assert result.exit_code == 130
+    assert json.loads(result.stdout)["num_examples"] == 8
 
 
 def test_broken_pipe_is_quiet() -> None:

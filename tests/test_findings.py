@@ -80,6 +80,23 @@ def test_leaks_and_repeats_decide_nothing(found: Comparison) -> None:
     assert in_percent(by_name["embedding"].deciding.mean) in found.verdict
 
 
+def test_texts_that_were_read_decide_where_too_few_others_are_left(
+    inputs: dict[str, Any], tmp_path: Path
+) -> None:
+    texts = [row[0] for row in make_examples(NUM_NEW, seed=5)][:-2]
+    (tmp_path / "text.txt").write_text("\n".join(texts), encoding="utf-8")
+    found = compare(
+        **{**inputs, "arms": ["linear", "nbsvm"], "labels": (None,)},
+        texts=[tmp_path / "text.txt"],
+    )
+    assert found.num_deciding == NUM_NEW
+    (told,) = (told for told in found.warnings if "text without labels; " in told)
+    assert told.endswith(
+        "in the text without labels; 2 others are too few to decide by, so 12 of them decide, too. "
+        "Arms that read that text may be flattered: give another --test, or text without these."
+    )
+
+
 def test_outcomes_hold_every_run_and_no_text(
     found: Comparison, inputs: dict[str, Any], tmp_path: Path
 ) -> None:

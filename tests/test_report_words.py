@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from comparisons import ARMS, TESTS, comparison, full_comparison
 
-from regraft.evidence import LengthBin, Opening, Split
+from regraft.evidence import LengthBin, Opening, Outcomes, Split
 from regraft.metrics import Interval
 from regraft.report import paired_test_in_words, words
 
@@ -192,6 +192,23 @@ def test_leaks_are_told_as_far_as_they_are_known(
 ):
     whole = comparison(num_test_leaks=num_leaks, num_text_leaks=num_in_text)
     assert words.leak_sentences(whole) == expected
+
+
+def test_texts_that_decide_although_they_were_read_are_told():
+    kept = Outcomes("0123", 4, "1110", "0001", "1100", "0000", runs=())
+    whole = comparison(num_test=4, num_test_leaks=1, num_text_leaks=2, num_deciding=3)
+    told = words.leak_sentences(dataclasses.replace(whole, outcomes=kept))
+    assert told[1:] == [
+        "2 test texts were in the text without labels, exactly or nearly; too few others are left "
+        "to decide without.",
+        "3 of 4 test examples, not among the labelled ones and each text once, decide: verdict, "
+        "tests, label curve and worth in labels.",
+    ]
+    note = words.arms_note(dataclasses.replace(whole, outcomes=kept))
+    assert "leaves out test texts that were seen before among the labelled ones or repeat" in note
+    left_out = dataclasses.replace(kept, decides="0010")
+    told = words.leak_sentences(dataclasses.replace(whole, outcomes=left_out))
+    assert told[1].endswith("every arm is scored with and without.")
 
 
 def test_splits_tell_what_was_cut_and_what_contradicts():

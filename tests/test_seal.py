@@ -1,10 +1,11 @@
-"""The sealed test file: every opening is written down, every leak found."""
+"""The sealed test file: every opening is written down."""
 
 import json
 from pathlib import Path
 
 import pytest
 from conftest import TINY, write_examples
+from filelock import FileLock
 
 from regraft.config import resolve
 from regraft.errors import RunFolderError
@@ -12,14 +13,11 @@ from regraft.finetune import finetune
 from regraft.seal import (
     Opened,
     file_fingerprint,
-    find_seen,
-    leaked,
     note_opening,
     open_sealed,
     part_in_training,
     sealed_texts,
 )
-from regraft.text import Document, Example
 
 DATA = resolve("finetune").data
 
@@ -80,6 +78,19 @@ def test_damaged_ledger_is_refused(tmp_path: Path) -> None:
         opened(test)
 
 
+def test_score_does_not_wait_for_a_ledger_that_stays_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test = write_examples(tmp_path / "test.csv", 6, seed=1)
+    ledger = tmp_path / "runs" / "openings.json"
+    opened(test)
+    before = ledger.read_text()
+    monkeypatch.setattr("regraft.seal.SECONDS_TO_NOTE", 0.1)
+    with FileLock(ledger.with_suffix(".lock")):
+        note_opening(test, data=DATA, choices="b", command="regraft evaluate", ledger_path=ledger)
+    assert ledger.read_text() == before
+
+
 def test_sealed_texts_ask_no_label_and_are_no_opening(tmp_path: Path) -> None:
     path = tmp_path / "test.csv"
     path.write_text("text,label\nfine,positive\ndull,\n", encoding="utf-8")
@@ -106,42 +117,6 @@ def test_opening_is_noted_where_there_can_be_a_ledger(tmp_path: Path) -> None:
         "regraft compare",
     ]
     assert file.read_text() == "mine"
-
-
-def examples(*texts: str, source: str) -> list[Example]:
-    return [Example(text, "a", source, row) for row, text in enumerate(texts, start=2)]
-
-
-def test_texts_seen_too_early_are_found() -> None:
-    long = " ".join(f"word{number}" for number in range(40))
-    seen = find_seen(
-        examples("one", "two", "three", "two ", "four", source="test.csv"),
-        train=examples("one", long, source="train.csv"),
-        valid=examples(f"{long} Indeed.", "three", source="valid.csv"),
-        documents=iter([Document("four", "text.txt", 1)]),
-    )
-    assert seen.labelled_N.tolist() == [True, False, True, False, False]
-    assert seen.text_N is not None
-    assert seen.text_N.tolist() == [False, False, False, False, True]
-    assert seen.repeat_N.tolist() == [False, False, False, True, False]
-    assert seen.valid_V.tolist() == [True, False]
-    assert seen.clean_N.tolist() == [False, True, False, False, False]
-
-
-def test_text_that_holds_every_test_text_leaves_them_to_decide() -> None:
-    test = examples("one", "two", source="test.csv")
-    documents = [Document("one", "text.txt", 1), Document("two", "text.txt", 2)]
-    found = find_seen(test, train=examples("x", source="train.csv"), valid=[], documents=documents)
-    assert found.clean_N.tolist() == [True, True]
-
-
-def test_leaks_are_exact_or_near() -> None:
-    words = [f"word{number}" for number in range(40)]
-    texts = [" ".join(words), " ".join([*words[:-1], "other"]), "nothing of the kind"]
-    test = [Example(text, "a", "test.csv", row) for row, text in enumerate(texts, start=2)]
-    seen = (Document(text, "text.txt", 1) for text in [" ".join(words), "something else"])
-    assert leaked(test, seen).tolist() == [True, True, False]
-    assert leaked(test, []).tolist() == [False, False, False]
 
 
 def test_run_knows_the_file_it_was_trained_on(shared_classifier: Path, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Was the pre-training worth it? Arms that differ in one thing, seeds, label curves, a verdict.
 
 Comes in: bases, three labelled files, settings. Goes out: a `Comparison`, ready for report. All
-arms see the same subsets and batches for the same budget (stages.py); the test file is read once,
-after every choice is frozen (seal.py). Draws nothing and prints nothing.
+arms see the same subsets and batches for the same budget (stages.py); the test labels are read
+once, after every choice is frozen (seal.py). Draws nothing and prints nothing.
 """
 
 import contextlib
@@ -48,7 +48,8 @@ from regraft.request import (
     settings_for,
 )
 from regraft.runtime import SILENT, Progress, fingerprint
-from regraft.seal import LEDGER_NAME, Seen, find_seen, open_sealed, sealed_texts
+from regraft.seal import LEDGER_NAME, open_sealed, sealed_texts
+from regraft.seen import Seen, find_seen
 from regraft.stages import Stage, Workforce, answer_cells, train_cells
 from regraft.subsets import settled_sizes
 from regraft.text import Document, Example, check_labels_known, check_readable, read_documents
@@ -75,7 +76,7 @@ def compare(
     command: str = "",
     progress: Progress = SILENT,
 ) -> Comparison:
-    """Train every arm with every seed and number of labels, then open the test file once.
+    """Train every arm with every seed and number of labels, then open the test labels once.
 
     `arms` are names of presets.ARMS; those of a base in `more_bases` take its name, as in
     `pretrained:NAME`. `labels` are sizes of nested subsets, None for all. With the `grid` small,
@@ -174,7 +175,7 @@ def run_request(
         by_name = {arm.name: arm for arm in arms}
         stage = Stage(task, by_name, request.grid, folder, workforce, progress)
         trained = train_cells(stage, cells, num_test=_num_test(request, task))
-        # Every choice is made: now, and only now, the test file is read.
+        # Every choice is made: now, and only now, the test labels are read.
         opened = open_sealed(
             request.test,
             data=task.start.settings.data,

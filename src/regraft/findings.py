@@ -28,7 +28,8 @@ from regraft.evidence import (
 from regraft.presets import ARMS
 from regraft.request import Request
 from regraft.runtime import environment
-from regraft.seal import Opened, Seen
+from regraft.seal import Opened
+from regraft.seen import Seen
 from regraft.shards import source_fingerprint
 from regraft.stages import Stage, load_answers
 from regraft.subsets import rare_classes
@@ -229,11 +230,16 @@ def _data_warnings(
 ) -> tuple[str, ...]:
     told = []
     if seen.text_N is not None and seen.text_N.any():
-        is_left_out = not (seen.clean_N & seen.text_N).any()
-        what = "they decide nothing, and" if is_left_out else "no others are left to decide by;"
+        what = "they decide nothing, and scores are given with and without them."
+        if seen.num_read_deciding:
+            what = (
+                f"{seen.num_unread:,} others are too few to decide by, so {seen.num_read_deciding} "
+                "of them decide, too. Arms that read that text may be flattered: give another "
+                "--test, or text without these."
+            )
         told.append(
             f"{int(seen.text_N.sum())} of the test examples are also, exactly or nearly, in the "
-            f"text without labels; {what} scores are given with and without them."
+            f"text without labels; {what}"
         )
     if seen.repeat_N.any():
         told.append(

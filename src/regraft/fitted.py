@@ -19,6 +19,7 @@ from regraft.errors import DataError, RunFolderError
 from regraft.evaluate import Evaluation, evaluation
 from regraft.evidence import PairedTest, with_holm
 from regraft.features import document_vectors
+from regraft.metrics import Interval
 from regraft.regression import VectorModel
 from regraft.runfolder import (
     LoadedRun,
@@ -29,14 +30,13 @@ from regraft.runfolder import (
     read_settings,
 )
 from regraft.runtime import SILENT, Progress
+from regraft.seen import find_seen
 from regraft.statistics import difference_interval, mcnemar_test, paired_permutation_test
 from regraft.text import (
     Example,
     Labels,
     check_labels_known,
-    find_leaks,
     load_examples,
-    normalised,
     read_documents,
 )
 from regraft.tokenizer import Tokenizer, load_tokenizer
@@ -183,8 +183,10 @@ def base_dir(run_dir: Path, number: int) -> Path:
 class FinalScore:
     """The blend and each member on a test file, what leaked, and whom the blend beat.
 
-    `clean_scores` leave out test examples that are also, exactly or nearly, among the labelled
-    ones; `num_in_text` counts those whose text, without its label, was in the text.
+    `scores` are of all test examples; `clean_scores` and `tests` of those that decide, by the rule
+    of `Seen.clean_N`. `num_leaks` are also among the labelled ones and `num_in_text` in the text,
+    exactly or nearly; `num_repeats` stand earlier in the file. `num_read_deciding` decide although
+    they were in the text.
     """
 
     num_test: int
@@ -193,6 +195,8 @@ class FinalScore:
     scores: dict[str, Evaluation]
     clean_scores: dict[str, Evaluation]
     tests: tuple[PairedTest, ...]
+    num_repeats: int = 0
+    num_read_deciding: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -200,8 +204,8 @@ class FinalScore:
 
     @property
     def verdict(self) -> str:
-        """Whom the blend beats, by the rule of `PairedTest.is_significant`."""
-        parts = [f"The blend reaches {self.scores['blend'].accuracy.mean:.1%}"]
+        """Whom the blend beats, by the rule of `PairedTest.is_significant`, on what decides."""
+        parts = [f"The blend reaches {self.clean_scores['blend'].accuracy.mean:.1%}"]
         for test in self.tests:
             gap = test.difference
             points = f"{100 * gap.mean:+.1f} points [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]"
@@ -211,9 +215,47 @@ class FinalScore:
                     points += f", but p = {test.p_holm:.3f} corrected for both rivals"
             else:
                 told = "beats" if gap.mean > 0 else "loses to"
-            theirs = self.scores[test.second].accuracy.mean
+            theirs = self.clean_scores[test.second].accuracy.mean
             parts.append(f"it {told} {test.second} ({theirs:.1%}, {points})")
         return "; ".join(parts) + "."
+
+    @property
+    def notes(self) -> list[str]:
+        """What was seen before the test or repeats, and what that does to the scores."""
+        notes = []
+        if self.num_leaks:
+            notes.append(
+                f"{self.num_leaks:,} of {self.num_test:,} test examples are also among the "
+                "labelled ones, exactly or nearly: they decide nothing."
+            )
+        if self.num_in_text:
+            what = "they decide nothing."
+            if self.num_read_deciding:
+                what = (
+                    f"too few others are left to decide by, so {self.num_read_deciding:,} of them "
+                    "decide, too, and what learned from that text may be flattered."
+                )
+            notes.append(
+                f"The texts of {self.num_in_text:,} test examples were read, exactly or nearly, "
+                f"without their labels, as part of the text: {what}"
+            )
+        if self.num_repeats:
+            notes.append(
+                f"{self.num_repeats:,} of the test examples repeat the text of an earlier one: "
+                "each text decides once."
+            )
+        decides, whole = self.clean_scores["blend"], self.scores["blend"]
+        if decides.num_examples < self.num_test:
+            notes.append(
+                f"Decided by {decides.num_examples:,} of {self.num_test:,} test examples: on these "
+                f"the blend has {_told(decides.accuracy)}, on all {_told(whole.accuracy)}, as in "
+                "the table."
+            )
+        return notes
+
+
+def _told(score: Interval) -> str:
+    return f"{score.mean:.1%} ({100 * score.low:.1f} to {100 * score.high:.1f})"
 
 
 def final_score(
@@ -231,38 +273,46 @@ def final_score(
     """
     asked = _ask(run_dir, path, data=data, progress=progress)
     learned = [example for file in labelled for example in load_examples(file, data=data)]
-    leaks = find_leaks([learned, asked.examples], progress=progress)
-    leaked = {(leak.source, leak.row) for leak in leaks}
-    clean_N = np.array([(e.source, e.row) not in leaked for e in asked.examples])
-    if not clean_N.any():
+    seen = find_seen(
+        asked.examples,
+        train=learned,
+        valid=[],
+        documents=read_documents(texts, data=data) if texts else None,
+        progress=progress,
+    )
+    if seen.labelled_N.all():
         raise DataError(
             f"Every example of {path} is also among the labelled ones, exactly or nearly.",
             "A test on what was learned by heart shows nothing.",
             remedy="Give another --test; with --resume nothing is learned again.",
         )
-    keys = {normalised(example.text) for example in asked.examples}
-    found = keys.intersection(
-        normalised(document.text) for document in read_documents(texts, data=data)
-    )
-    correct = {name: asked.is_correct(name)[None] for name in asked.chances}
+    clean_N = seen.clean_N
     return FinalScore(
         num_test=len(asked.examples),
-        num_leaks=int((~clean_N).sum()),
-        num_in_text=sum(normalised(example.text) in found for example in asked.examples),
+        num_leaks=int(seen.labelled_N.sum()),
+        num_in_text=0 if seen.text_N is None else int(seen.text_N.sum()),
         scores=asked.scores(np.ones_like(clean_N)),
         clean_scores=asked.scores(clean_N),
-        tests=with_holm(
-            [
-                PairedTest(
-                    first="blend",
-                    second=rival,
-                    difference=difference_interval(correct["blend"], correct[rival]),
-                    p_permutation=paired_permutation_test(correct["blend"], correct[rival]),
-                    p_mcnemar=mcnemar_test(correct["blend"][0], correct[rival][0]),
-                )
-                for rival in RIVALS
-            ]
-        ),
+        tests=_tests({name: asked.is_correct(name)[clean_N] for name in asked.chances}),
+        num_repeats=int(seen.repeat_N.sum()),
+        num_read_deciding=seen.num_read_deciding,
+    )
+
+
+def _tests(correct_N: Mapping[str, NDArray[np.bool_]]) -> tuple[PairedTest, ...]:
+    """The blend against each rival, on the same examples."""
+    correct = {name: right_N[None] for name, right_N in correct_N.items()}
+    return with_holm(
+        [
+            PairedTest(
+                first="blend",
+                second=rival,
+                difference=difference_interval(correct["blend"], correct[rival]),
+                p_permutation=paired_permutation_test(correct["blend"], correct[rival]),
+                p_mcnemar=mcnemar_test(correct_N["blend"], correct_N[rival]),
+            )
+            for rival in RIVALS
+        ]
     )
 
 

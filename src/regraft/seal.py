@@ -1,45 +1,40 @@
 """The sealed test file: opened by one function, once every choice is frozen, and written down.
 
 Comes in: the path of a test file. Goes out: its examples, and every opening of that file which the
-ledger beside the run knows of; which of its texts were seen before, and whether a run was trained
-on the very file. Knows no model.
+ledger beside the run knows of; whether a run was trained on the very file. Knows no model.
 """
 
 import contextlib
 import dataclasses
 import hashlib
-import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from filelock import FileLock
-from numpy.typing import NDArray
 
 from regraft.config import DataSettings
 from regraft.errors import RegraftError, RunFolderError
 from regraft.evidence import Opening
 from regraft.finetune import VALID_SHARE, examples_fingerprint
 from regraft.runfolder import read_info, read_settings
-from regraft.runtime import SILENT, Progress, write_json
+from regraft.runtime import write_json
 from regraft.text import (
     Document,
     Example,
-    find_leaks,
     load_examples,
-    normalised,
     read_documents,
     split_examples,
 )
 from regraft.text.lines import STANDARD_INPUT
 
 LEDGER_NAME = "openings.json"
-# Documents of running text that are held in memory at a time.
-_CHUNK = 20_000
+# A ledger is written in milliseconds: who holds it longer is stuck. A finished classifier's score
+# waits for nobody; a comparison must count all openings, and does.
+SECONDS_TO_NOTE = 5.0
+_WITHOUT_END = -1.0  # filelock's word for it
 
 
 @dataclass(frozen=True)
@@ -51,55 +46,9 @@ class Opened:
     openings: tuple[Opening, ...]
 
 
-@dataclass(frozen=True)
-class Seen:
-    """Which texts were seen before they should be. N test texts, V of valid.
-
-    `labelled_N` are also in train or valid and `text_N` in the text without labels, exactly or
-    nearly; None where there was none to search. `repeat_N` stand earlier in the test file.
-    `valid_V` are also in train.
-    """
-
-    texts: tuple[str, ...]
-    labelled_N: NDArray[np.bool_]
-    text_N: NDArray[np.bool_] | None
-    repeat_N: NDArray[np.bool_]
-    valid_V: NDArray[np.bool_]
-
-    @property
-    def clean_N(self) -> NDArray[np.bool_]:  # noqa: N802
-        """Seen nowhere before, each text once. If all were in the text, that has to pass."""
-        clean_N = ~(self.labelled_N | self.repeat_N)
-        if self.text_N is None or not (clean_N & ~self.text_N).any():
-            return clean_N
-        return clean_N & ~self.text_N
-
-
 def sealed_texts(path: str | Path, *, data: DataSettings) -> list[Document]:
     """The texts of a test file that can be read twice, without their labels; of others none."""
     return [] if Path(path) == STANDARD_INPUT else list(read_documents([path], data=data))
-
-
-def find_seen(
-    test: Sequence[Example | Document],
-    *,
-    train: Sequence[Example],
-    valid: Sequence[Example],
-    documents: Iterable[Document] | None,
-    progress: Progress = SILENT,
-) -> Seen:
-    """Search train, valid and text for test texts, and train for those of valid. Asks no label."""
-    num_valid = len(valid)
-    in_train = leaked([*valid, *test], train, progress=progress)
-    keys = [normalised(record.text) for record in test]
-    firsts = {key: place for place, key in reversed(list(enumerate(keys)))}
-    return Seen(
-        texts=tuple(record.text for record in test),
-        labelled_N=in_train[num_valid:] | leaked(test, valid, progress=progress),
-        text_N=None if documents is None else leaked(test, documents, progress=progress),
-        repeat_N=np.array([firsts[key] != place for place, key in enumerate(keys)], dtype=np.bool_),
-        valid_V=in_train[:num_valid],
-    )
 
 
 def open_sealed(
@@ -109,11 +58,13 @@ def open_sealed(
     choices: str,
     command: str,
     ledger_path: Path | None,
+    seconds: float = _WITHOUT_END,
 ) -> Opened:
     """Read the test file, and write down that it was read.
 
     `choices` is a hash of all that was chosen before. Who reads it again for the same choices, as
-    an interrupted comparison does that goes on, learns nothing new: that is one opening.
+    an interrupted comparison does that goes on, learns nothing new: that is one opening. Waits so
+    many seconds for a ledger that another command holds.
     """
     examples = load_examples(path, data=data)
     opening = Opening(
@@ -124,7 +75,9 @@ def open_sealed(
     )
     if ledger_path is None:
         return Opened(examples, opening.fingerprint, (opening,))
-    return Opened(examples, opening.fingerprint, _write_down(opening, choices, ledger_path))
+    return Opened(
+        examples, opening.fingerprint, _write_down(opening, choices, ledger_path, seconds=seconds)
+    )
 
 
 def note_opening(
@@ -132,17 +85,27 @@ def note_opening(
 ) -> None:
     """Write down that somebody looked at the labels of a file, where a ledger can be written.
 
-    Whoever scores a finished classifier does not fail for want of a ledger.
+    Whoever scores a finished classifier does not fail for want of a ledger, nor wait long for one:
+    a lock that stays held is an OSError, too.
     """
     if Path(path) != STANDARD_INPUT:
         with contextlib.suppress(OSError, RegraftError):
-            open_sealed(path, data=data, choices=choices, command=command, ledger_path=ledger_path)
+            open_sealed(
+                path,
+                data=data,
+                choices=choices,
+                command=command,
+                ledger_path=ledger_path,
+                seconds=SECONDS_TO_NOTE,
+            )
 
 
-def _write_down(opening: Opening, choices: str, ledger_path: Path) -> tuple[Opening, ...]:
+def _write_down(
+    opening: Opening, choices: str, ledger_path: Path, *, seconds: float
+) -> tuple[Opening, ...]:
     """All openings of this file that the ledger knows, this one among them."""
     ledger_path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(ledger_path.with_suffix(".lock")):
+    with FileLock(ledger_path.with_suffix(".lock"), timeout=seconds):
         entries = _read_ledger(ledger_path)
         entry = {**dataclasses.asdict(opening), "choices": choices}
         same = ("fingerprint", "choices")
@@ -205,23 +168,3 @@ def part_in_training(
     if known.get("train") in [examples_fingerprint(part) for part in (examples, rest)]:
         return "train"
     return "valid" if known.get("valid") == examples_fingerprint(examples) else None
-
-
-def leaked(
-    test: Sequence[Example | Document],
-    seen: Iterable[Example | Document],
-    *,
-    progress: Progress = SILENT,
-) -> NDArray[np.bool_]:
-    """Which test texts are also, exactly or nearly, among those seen; these may be many."""
-    found: set[tuple[str, int]] = set()
-    for chunk in _chunks(seen):
-        leaks = find_leaks([chunk, test], progress=progress)
-        found |= {(leak.source, leak.row) for leak in leaks}
-    return np.array([(example.source, example.row) in found for example in test], dtype=np.bool_)
-
-
-def _chunks(items: Iterable[Example | Document]) -> Iterator[list[Example | Document]]:
-    rest = iter(items)
-    while chunk := list(itertools.islice(rest, _CHUNK)):
-        yield chunk

@@ -286,17 +286,8 @@ def show_fitted(result: "FitResult", *, tested: "FinalScore | None") -> None:
     )
     if tested is not None:
         terminal.show_line(tested.verdict)
-        if tested.num_leaks:
-            clean = tested.clean_scores["blend"].accuracy
-            terminal.show_line(
-                f"{tested.num_leaks:,} of {tested.num_test:,} test examples are also among the "
-                f"labelled ones, exactly or nearly; without them the blend has {_percent(clean)}."
-            )
-        if tested.num_in_text:
-            terminal.show_line(
-                f"The texts of {tested.num_in_text:,} test examples were read, without their "
-                "labels, as part of the text."
-            )
+        for note in tested.notes:
+            terminal.show_line(note)
     terminal.show_line(f"Use it: regraft predict {result.run_dir} FILE")
 
 

@@ -69,7 +69,7 @@ def told_when_interrupted(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        if not folder.exists():
+        if not folder.is_dir() or not any(folder.iterdir()):
             raise
         raise KeyboardInterrupt(folder) from interrupt
 

@@ -70,13 +70,13 @@ def evaluate(
             evaluation = evaluate_fitted(run, file, data=data, progress=progress)["blend"]
         else:
             evaluation = run_evaluate(run, file, data=data, progress=progress)
-    note_score(run, file, data=data)
     if json:
         terminal.show_json(evaluation.to_dict())
     elif isinstance(evaluation, SetEvaluation):
         results.show_set_evaluation(evaluation)
     else:
         results.show_evaluation(evaluation)
+    note_score(run, file, data=data)
 
 
 def predict(

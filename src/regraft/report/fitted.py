@@ -213,19 +213,8 @@ def _warnings(told: _Told) -> list[str]:
             "No test file was given: scores by "
             f"{told.judged_on} also served to choose, and flatter slightly."
         )
-    elif told.tested.num_leaks:
-        clean = told.tested.clean_scores["blend"].accuracy
-        warnings.append(
-            f"{told.tested.num_leaks:,} of {told.tested.num_test:,} test examples are also among "
-            "the labelled ones, exactly or nearly; without them the blend has "
-            f"{words.percent(clean.mean)} % ({words.percent(clean.low)} to "
-            f"{words.percent(clean.high)})."
-        )
-    if told.tested is not None and told.tested.num_in_text:
-        warnings.append(
-            f"The texts of {told.tested.num_in_text:,} test examples were read, without their "
-            "labels, as part of the text."
-        )
+    else:
+        warnings += told.tested.notes
     if told.result.num_bases == 0:
         warnings.append("There was too little text to learn a base from: the blend does without.")
     return warnings

@@ -138,7 +138,8 @@ def arms_note(comparison: Comparison) -> str:
             + (", corrected for all that was asked at once (Holm)." if corrected else ".")
         )
     if has_leaks(comparison):
-        note += " “Without leaks” leaves out test texts that were seen before" + (
+        where = " among the labelled ones" if _is_text_kept(comparison) else ""
+        note += f" “Without leaks” leaves out test texts that were seen before{where}" + (
             "."
             if comparison.num_deciding is None
             else f" or repeat one: by these {comparison.num_deciding:,} examples it is decided."
@@ -306,6 +307,14 @@ def has_leaks(comparison: Comparison) -> bool:
     return has_repeats or bool(comparison.num_test_leaks or comparison.num_text_leaks)
 
 
+def _is_text_kept(comparison: Comparison) -> bool:
+    """Do test texts decide that were in the text without labels, for want of others?"""
+    outcomes = comparison.outcomes
+    if outcomes is None or outcomes.in_text is None:
+        return False
+    return ("1", "1") in zip(outcomes.decides, outcomes.in_text, strict=True)
+
+
 def clean_macro_f1(comparison: Comparison, arm: ArmSummary) -> str:
     """`81.2 without leaks`, where there are any."""
     if arm.macro_f1_without_leaks is None or not has_leaks(comparison):
@@ -327,16 +336,21 @@ def leak_sentences(comparison: Comparison) -> list[str]:
         sentences.append("No test text occurs in train or valid, not even nearly.")
     if in_text:
         were = "test text was" if in_text == 1 else "test texts were"
+        what = "every arm is scored with and without."
+        if _is_text_kept(comparison):
+            what = "too few others are left to decide without."
         sentences.append(
-            f"{in_text:,} {were} in the text without labels, exactly or nearly; every arm is "
-            "scored with and without."
+            f"{in_text:,} {were} in the text without labels, exactly or nearly; {what}"
         )
     elif in_text == 0:
         sentences.append("No test text was in the text without labels, not even nearly.")
     if has_leaks(comparison) and comparison.num_deciding is not None:
+        where = (
+            "not among the labelled ones" if _is_text_kept(comparison) else "seen nowhere before"
+        )
         sentences.append(
-            f"{comparison.num_deciding:,} of {comparison.num_test:,} test examples, seen nowhere "
-            "before and each text once, decide: verdict, tests, label curve and worth in labels."
+            f"{comparison.num_deciding:,} of {comparison.num_test:,} test examples, {where} "
+            "and each text once, decide: verdict, tests, label curve and worth in labels."
         )
     return sentences
 
