@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from comparisons import ARMS, SIZES, comparison, full_comparison
 
-from regraft.evidence import LabelWorth
+from regraft.evidence import LabelWorth, Split
 from regraft.metrics import Interval
 from regraft.report import figures
+from regraft.report.markdown import comparison_to_markdown
+from regraft.report.page import comparison_to_html
 
 
 def name_boxes(figure: Any) -> list[Any]:
@@ -192,3 +194,19 @@ def test_only_figures_with_values_are_drawn():
     assert "curve" not in figures.comparison_figures(comparison(curve=one_size))
     drawn = figures.comparison_figures(comparisons.full_comparison())
     assert list(drawn) == ["accuracy", "curve", "calibration", "lengths"]
+
+
+def test_uneven_classes_have_a_curve_of_macro_f1():
+    full = comparisons.full_comparison()
+    uneven = Split("test", 2000, {"negative": 1600, "positive": 400}, 0.12, 0)
+    found = dataclasses.replace(full, splits=(*full.splits[:2], uneven))
+    drawn = figures.comparison_figures(found)
+    assert list(drawn) == ["accuracy", "curve", "macro-f1", "calibration", "lengths"]
+    axes = drawn["macro-f1"].axes[0]
+    assert axes.get_title(loc="left") == "Macro-F1 on test, %"
+    points = [p for p in full.curve if p.arm == "linear"]
+    expected = [100 * p.macro_f1.mean for p in sorted(points, key=lambda p: p.num_labels)]
+    assert any(np.allclose(line.get_ydata(), expected) for line in axes.lines)
+    note = "The largest class holds 80.0"
+    assert note in comparison_to_markdown(found, figures=drawn)
+    assert note in comparison_to_html(found, figures=drawn)

@@ -134,6 +134,11 @@ class CurvePoint:
         """Of the test examples that decide."""
         return self.accuracy_without_leaks or self.accuracy
 
+    @property
+    def deciding_macro_f1(self) -> Interval:
+        """The macro-F1 of the test examples that decide."""
+        return self.macro_f1_without_leaks or self.macro_f1
+
 
 @dataclass(frozen=True)
 class PairedTest:

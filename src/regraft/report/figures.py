@@ -6,10 +6,10 @@ of a page. Figures are small in inches, so that their text can be read when a ph
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from regraft.evidence import ArmSummary, Comparison, LabelWorth, about
+from regraft.evidence import ArmSummary, Comparison, CurvePoint, LabelWorth, about
 from regraft.metrics import Interval
 from regraft.report.drawing import (
     DASHES,
@@ -23,7 +23,14 @@ from regraft.report.drawing import (
     name_axes,
 )
 from regraft.report.palette import CARD, INK, MUTED, Style, arm_styles
-from regraft.report.words import base_arm, clipped, drawn_worth, percent, words_range
+from regraft.report.words import (
+    base_arm,
+    clipped,
+    drawn_worth,
+    has_uneven_classes,
+    percent,
+    words_range,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,6 +50,8 @@ def comparison_figures(comparison: Comparison) -> "dict[str, Figure]":
         figures["accuracy"] = accuracy_figure(comparison)
     if has_curve(comparison):
         figures["curve"] = curve_figure(comparison)
+    if has_curve(comparison) and has_uneven_classes(comparison):
+        figures["macro-f1"] = macro_f1_figure(comparison)
     if any(arm.reliability for arm in comparison.arms):
         figures["calibration"] = calibration_figure(comparison)
     if any(len(arm.by_length) > 1 for arm in comparison.arms):
@@ -114,6 +123,26 @@ def _kept(arm: ArmSummary) -> list[tuple[int, float]]:
 
 def curve_figure(comparison: Comparison) -> "Figure":
     """Accuracy on test against the number of labels, on a log axis, with 95 % bands."""
+    figure, axes, lines = _label_curve(
+        comparison, score=lambda point: point.deciding, title="Accuracy on test, %"
+    )
+    shown = drawn_worth(comparison)
+    if shown is not None:
+        _draw_worth(axes, shown, lines={line.name: line for line in lines})
+    return figure
+
+
+def macro_f1_figure(comparison: Comparison) -> "Figure":
+    """The same of macro-F1, in which a rare class counts as much as a frequent one."""
+    figure, _, _ = _label_curve(
+        comparison, score=lambda point: point.deciding_macro_f1, title="Macro-F1 on test, %"
+    )
+    return figure
+
+
+def _label_curve(
+    comparison: Comparison, *, score: Callable[[CurvePoint], Interval], title: str
+) -> "tuple[Figure, Axes, list[Line]]":
     from matplotlib.ticker import NullFormatter, NullLocator
 
     styles = arm_styles(arm.name for arm in comparison.arms)
@@ -129,9 +158,9 @@ def curve_figure(comparison: Comparison) -> "Figure":
                 name,
                 styles.get(name) or arm_styles([name])[name],
                 xs=[point.num_labels for point in found],
-                ys=[100 * point.deciding.mean for point in found],
-                lows=[100 * point.deciding.low for point in found],
-                highs=[100 * point.deciding.high for point in found],
+                ys=[100 * score(point).mean for point in found],
+                lows=[100 * score(point).low for point in found],
+                highs=[100 * score(point).high for point in found],
             )
         )
     lines = _few_bands(lines, comparison)
@@ -142,12 +171,9 @@ def curve_figure(comparison: Comparison) -> "Figure":
     axes.set_xticks(_apart(sizes), [f"{size:,}" for size in _apart(sizes)])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_minor_formatter(NullFormatter())
-    name_axes(axes, title="Accuracy on test, %", across="labelled examples")
+    name_axes(axes, title=title, across="labelled examples")
     draw_lines(axes, lines)
-    shown = drawn_worth(comparison)
-    if shown is not None:
-        _draw_worth(axes, shown, lines={line.name: line for line in lines})
-    return figure
+    return figure, axes, lines
 
 
 def _few_bands(lines: Sequence[Line], comparison: Comparison) -> list[Line]:

@@ -87,8 +87,14 @@ def _curve(comparison: Comparison, drawn: set[str]) -> list[str]:
         "![Accuracy on test against the number of labels](curve.png)",
         words.curve_note(comparison),
         table(["arm, accuracy in %", *[f"{size:,} labels" for size in sizes]], rows),
+        *(_macro_f1(comparison) if "macro-f1" in drawn else []),
         *_worths(comparison),
     ]
+
+
+def _macro_f1(comparison: Comparison) -> list[str]:
+    picture = "![Macro-F1 on test against the number of labels](macro-f1.png)"
+    return [picture, words.macro_f1_note(comparison)]
 
 
 def _worths(comparison: Comparison) -> list[str]:

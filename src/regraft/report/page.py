@@ -132,6 +132,14 @@ def _curve(comparison: Comparison, figures: "dict[str, Figure]") -> str:
         styles=arm_styles(arm.name for arm in comparison.arms),
     )
     drawn = figure(svg, note=words.curve_note(comparison), numbers=numbers)
+    if "macro-f1" in figures:
+        even = figure_for_page(
+            figures["macro-f1"],
+            name="macro-f1",
+            described="Macro-F1 on test against the number of labels, one line an arm. "
+            "Its numbers are in curve.csv.",
+        )
+        drawn += figure(even, note=words.macro_f1_note(comparison))
     if not comparison.more_worths:
         return drawn
     return drawn + paragraph(f"{words.worths_title(comparison)}.", css_class="note") + worths

@@ -22,6 +22,8 @@ from regraft.evidence import points as points
 from regraft.metrics import Interval
 
 UNKNOWN = "\N{EN DASH}"
+# So many times its even share has the largest class where accuracy alone would flatter.
+UNEVEN = 1.5
 # Longer excerpts of texts are cut: a report is read, not searched.
 MAX_TEXT_LENGTH = 700
 
@@ -210,6 +212,25 @@ def curve_note(comparison: Comparison) -> str:
     if shown is not None:
         note += f" The arrow is what {shown.arm} is worth: as many labels more, for the same score."
     return note
+
+
+def has_uneven_classes(comparison: Comparison) -> bool:
+    """Would who always answers one class look good by accuracy?"""
+    return _largest_share(comparison) * len(comparison.labels) > UNEVEN
+
+
+def macro_f1_note(comparison: Comparison) -> str:
+    """Why there is a second curve."""
+    return (
+        f"The largest class holds {percent(_largest_share(comparison))} % of test, so accuracy "
+        "flatters who answers it too often. In macro-F1 every class counts the same."
+    )
+
+
+def _largest_share(comparison: Comparison) -> float:
+    """Of the test examples; 0 where a report of earlier does not tell."""
+    counts = [split.counts.values() for split in comparison.splits if split.name == "test"]
+    return max((max(each) / sum(each) for each in counts), default=0.0)
 
 
 def drawn_worth(comparison: Comparison) -> LabelWorth | None:
