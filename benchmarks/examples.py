@@ -35,7 +35,7 @@ from regraft.metrics import Interval
 from regraft.report import write_report
 from regraft.request import load_comparison
 from regraft.runtime import write_json, write_text
-from regraft.seal import leaked
+from regraft.seen import leaked
 from regraft.selection import find_domain
 from regraft.shards import write_store
 from regraft.store import open_store
