@@ -197,7 +197,7 @@ def test_leaks_and_repeats_decide_nothing_in_a_final_score(fitted, files, tmp_pa
     assert (score.tests, score.verdict) == (alone.tests, alone.verdict)
     assert [note.split(":")[0] for note in score.notes] == [
         "20 of 70 test examples are also among the labelled ones, exactly or nearly",
-        "The texts of 1 test examples were read, exactly or nearly, without their labels, as part "
+        "Of the test examples, 1 were read, exactly or nearly, without their labels, as part "
         "of the text",
         "10 of the test examples repeat the text of an earlier one",
         "Decided by 39 of 70 test examples",

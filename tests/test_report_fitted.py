@@ -134,7 +134,7 @@ def test_fit_report_tells_leaks_and_missing_bases(run_dir: Path):
     paths = write_fit_report(result, final_score(num_leaks=3, num_in_text=7), run_dir)
     text = paths["report.md"].read_text(encoding="utf-8")
     assert "3 of 1,000 test examples are also among the labelled ones" in text
-    assert "The texts of 7 test examples were read, exactly or nearly, without their labels" in text
+    assert "Of the test examples, 7 were read, exactly or nearly, without their labels" in text
     assert "too little text to learn a base from" in text
 
 

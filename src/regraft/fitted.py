@@ -236,8 +236,8 @@ class FinalScore:
                     "decide, too, and what learned from that text may be flattered."
                 )
             notes.append(
-                f"The texts of {self.num_in_text:,} test examples were read, exactly or nearly, "
-                f"without their labels, as part of the text: {what}"
+                f"Of the test examples, {self.num_in_text:,} were read, exactly or nearly, without "
+                f"their labels, as part of the text: {what}"
             )
         if self.num_repeats:
             notes.append(
