@@ -271,7 +271,7 @@ def test_interrupted_comparison_goes_on_to_the_same_report(
     write_report(comparison, out)
     assert not (out / "arms").exists()
     progress = Recorder()
-    assert compare(**inputs, resume=True, progress=progress) == comparison
+    assert compare(**inputs, progress=progress) == comparison
     assert progress.messages == [f"{out} is complete already."]
 
 
@@ -409,7 +409,7 @@ def test_comparison_is_not_resumed_with_other_settings_or_data(
         for key, value in changes.items()
     }
     with pytest.raises(RunFolderError) as caught:
-        compare(**{**compared.inputs, **changes, "out": unfinished, "resume": True})
+        compare(**{**compared.inputs, **changes, "out": unfinished})
     settings = sorted(caught.value.problem.partition(": ")[2].rstrip(".").split("; "))
     assert settings == sorted(problem.rstrip(".").split("; "))
     assert caught.value.problem.startswith(f"{unfinished} was started otherwise: ")
@@ -434,15 +434,8 @@ def test_damaged_weights_of_a_finished_run_are_named(
 
 
 def test_folder_is_refused_before_any_work(compared: Compared, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    write_report(compared.comparison, out)
     (tmp_path / "file").write_text("mine")
     for folder, message in (
-        (
-            out,
-            f"{out} already holds the report of another command. "
-            "Choose another --out, or remove the folder.",
-        ),
         (
             tmp_path / "file",
             f"{tmp_path / 'file'} exists and is not a folder. "
@@ -465,7 +458,7 @@ def test_folder_is_refused_before_any_work(compared: Compared, tmp_path: Path) -
 def test_repeated_command_is_shown_its_report(compared: Compared, tmp_path: Path) -> None:
     out, progress = tmp_path / "out", Recorder()
     write_report(compared.comparison, out)
-    inputs = {**compared.inputs, "out": out, "command": compared.comparison.command}
+    inputs = {**compared.inputs, "out": out, "command": "regraft compare --json --jobs 2"}
     assert compare(**inputs, progress=progress) == compared.comparison
     assert progress.messages == [f"{out} is complete already."]
     with pytest.raises(RunFolderError, match="holds a report of other seeds 2"):
@@ -476,7 +469,7 @@ def test_finished_comparison_is_not_taken_for_another(compared: Compared, tmp_pa
     out = tmp_path / "out"
     write_report(compared.comparison, out)
     write_examples(tmp_path / "test.csv", 16, seed=9)
-    inputs = {**compared.inputs, "out": out, "resume": True}
+    inputs = {**compared.inputs, "out": out}
     with pytest.raises(RunFolderError, match=r"report of other arms \['pretrained'"):
         compare(**{**inputs, "arms": ["linear"]})
     with pytest.raises(RunFolderError, match=r"holds a report of other seeds 2, labels \['all'\]"):

@@ -43,7 +43,7 @@ def test_paired_test_tells_what_could_not_be_seen():
     )
     hopeless = dataclasses.replace(found, smallest_difference=1.6)
     assert paired_test_in_words(hopeless).endswith(
-        "; another comparison of this size could hardly show any gap."
+        "; another comparison of this size could hardly show any gap: take more seeds."
     )
     clear = dataclasses.replace(TESTS[1], smallest_difference=0.021)
     assert "would show" not in paired_test_in_words(clear)
@@ -60,6 +60,8 @@ def test_verdict_begins_with_one_sentence():
 def test_gap_to_the_base_has_the_sign_of_the_arm():
     assert words.against_base(TESTS[1]) == ("+6.2", "p < 0.001")
     assert words.against_base(dataclasses.replace(TESTS[1], p_holm=0.03))[1] == "p = 0.030"
+    apart = dataclasses.replace(TESTS[1], p_holm=None, p_difference=0.103)
+    assert words.against_base(apart)[1] == "p = 0.103"
     assert words.against_base(None) == (words.UNKNOWN, "")
 
 

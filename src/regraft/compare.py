@@ -72,7 +72,6 @@ def compare(
     texts: Sequence[str | Path] = (),
     jobs: int = 1,
     cluster: str | None = None,
-    resume: bool = False,
     command: str = "",
     progress: Progress = SILENT,
 ) -> Comparison:
@@ -87,10 +86,10 @@ def compare(
 
     With a folder `out`, what is finished is kept there until `write_report` writes the report
     beside it: a comparison that was killed goes on when it is called again, and one that has its
-    report is given back with `resume`, or if the command is the same. With `jobs`, as many runs at
-    a time, each in a process of its own; with `cluster`, the address of a Dask scheduler, on its
-    workers. Sums are rounded differently on another number of threads: results are repeated exactly
-    with the same jobs.
+    report gives it back, if the same is asked. With `jobs`, as many runs at a time, each in a
+    process of its own; with `cluster`, the address of a Dask scheduler, on its workers. Sums are
+    rounded differently on another number of threads: results are repeated exactly with the same
+    jobs.
     """
     bases = {FIRST: Path(base)} | {name: Path(p) for name, p in (more_bases or {}).items()}
     if arms is None:
@@ -117,7 +116,6 @@ def compare(
         out=out,
         jobs=jobs,
         cluster=cluster,
-        resume=resume,
         command=command,
         progress=progress,
     )
@@ -129,7 +127,6 @@ def run_request(
     out: str | Path | None,
     jobs: int = 1,
     cluster: str | None = None,
-    resume: bool = False,
     command: str = "",
     like: Comparison | None = None,
     progress: Progress = SILENT,
@@ -148,7 +145,7 @@ def run_request(
         else:
             out_dir = Path(out)
             ledger_path = out_dir.absolute().parent / LEDGER_NAME
-            _check_out(out_dir, resume=resume, command=command)
+            _check_out(out_dir)
         check_readable(request.test)
         check_files(request)
         workforce = _workforce(request, jobs=jobs, cluster=cluster)
@@ -204,24 +201,13 @@ def run_request(
         )
 
 
-def _check_out(out_dir: Path, *, resume: bool, command: str) -> None:
-    """Refuse a folder that cannot take the report, before any work is done for it.
-
-    A command that is repeated is shown what it has made: it may have been killed at its farewell.
-    """
+def _check_out(out_dir: Path) -> None:
+    """Refuse what cannot take a report, before any work is done for it."""
     if out_dir.exists() and not out_dir.is_dir():
         raise RunFolderError(
             f"{out_dir} exists and is not a folder.",
             "A comparison is written into a folder.",
             remedy="Choose another --out.",
-        )
-    report_path = out_dir / REPORT_NAME
-    if not report_path.exists() or resume or ArmsFolder(out_dir).path.exists():
-        return
-    if load_comparison(report_path).command != command:
-        raise RunFolderError(
-            f"{out_dir} already holds the report of another command.",
-            remedy="Choose another --out, or remove the folder.",
         )
 
 

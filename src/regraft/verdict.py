@@ -245,7 +245,7 @@ def _limits(found: _Found) -> list[str]:
     hidden = [test.smallest_difference for test in found.told if test.outcome == "unclear"]
     largest = max((gap for gap in hidden if gap is not None), default=None)
     if largest is not None and largest >= 1:
-        limits.append("Another comparison of this size could hardly show any gap.")
+        limits.append("Another comparison of this size could hardly show any gap: take more seeds.")
     elif largest is not None:
         limits.append(
             f"Another comparison of this size would show a true gap of {100 * largest:.1f} points "

@@ -125,6 +125,7 @@ def compare(
     config: options.Config = None,
     preset: options.Preset = None,
     assignments: options.Assignments = None,
+    # Taken because the other commands have it: a comparison goes on in any case.
     resume: options.Resume = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -153,7 +154,6 @@ def compare(
         "out": out,
         "jobs": jobs if jobs is not None else os.cpu_count() or 1,
         "cluster": cluster,
-        "resume": resume,
         "command": shlex.join(["regraft", *sys.argv[1:]]),
     }
     if like is not None:

@@ -117,11 +117,14 @@ def paired_with_base(comparison: Comparison, arm: ArmSummary) -> PairedTest | No
 
 
 def against_base(test: PairedTest | None) -> tuple[str, str]:
-    """(gap of an arm to the base arm in points, p): `+3.1`, corrected where it can be."""
+    """(gap of an arm to the base arm in points, p): `+3.1`, the p that decides.
+
+    Corrected, where it answers a question; else over new seeds; of single runs, over examples.
+    """
     if test is None:
         return UNKNOWN, ""
-    p = test.p_permutation if test.p_holm is None else test.p_holm
-    return points(-test.difference.mean), p_value(p)
+    ps = (test.p_holm, test.p_difference, test.p_permutation)
+    return points(-test.difference.mean), p_value(next(p for p in ps if p is not None))
 
 
 def arms_note(comparison: Comparison) -> str:
@@ -137,7 +140,11 @@ def arms_note(comparison: Comparison) -> str:
         note += (
             f" “Against {base_arm(comparison)}” is the arm minus that one in points, on the same "
             "test examples, with its p"
-            + (", corrected for all that was asked at once (Holm)." if corrected else ".")
+            + (
+                ", corrected (Holm) where it answers one of the questions below."
+                if corrected
+                else "."
+            )
         )
     if has_leaks(comparison):
         where = " among the labelled ones" if _is_text_kept(comparison) else ""
@@ -176,7 +183,7 @@ def tests_note(comparison: Comparison) -> str:
 def _told_limit(smallest_difference: float) -> str:
     """What another test like it could show; of very few seeds or examples, nothing."""
     if smallest_difference >= 1:
-        return "another comparison of this size could hardly show any gap"
+        return "another comparison of this size could hardly show any gap: take more seeds"
     return (
         f"another comparison of this size would show a true gap of {100 * smallest_difference:.1f} "
         "points 4 times in 5"
