@@ -300,8 +300,9 @@ def desk(tmp_path_factory, shared_base, shared_classifier):
         csv.writer(file).writerows([["text"], *rows])
     for name in ("runs/base", "base"):
         shutil.copytree(shared_base, folder / name)
-    for name in ("runs/reviews", "runs/best", "runs/tickets", "runs/demo/classifier"):
-        shutil.copytree(shared_classifier, folder / name)
+    names = ("reviews", "grafted", "best", "tickets", "demo/classifier")
+    for name in names:
+        shutil.copytree(shared_classifier, folder / "runs" / name)
     for seed, name in enumerate(("pairs", "pairs-test"), start=20):
         rows = [(text, label, label) for text, label in make_examples(40, seed=seed)]
         with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
