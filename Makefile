@@ -2,7 +2,7 @@
 PYTHON ?= python3
 JOBS ?= 2
 BIN := .venv/bin
-# Two stamps: what the demo needs, and what developers need besides.
+# Two stamps: what the demo needs, and what developers need in addition.
 STAMP := .venv/.installed
 DEV := .venv/.developed
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
@@ -30,13 +30,13 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "Done: .venv is ready."
 
 $(DEV): $(STAMP)
-	@echo "Adding what tests need: linters, transformers, ONNX (a minute or two, once) ..."
+	@echo "Installing what tests need: linters, transformers, ONNX (a minute or two, once) ..."
 	@$(INSTALL) '.[dev]'
 	@touch $@
 
-install: $(STAMP) ## Set up .venv and nothing else: a minute or two
+install: $(STAMP) ## Set up .venv only: a minute or two
 
-demo: $(STAMP) ## The whole story on real reviews, about ten minutes
+demo: $(STAMP) ## The whole story on real reviews: about ten minutes
 	@$(BIN)/regraft demo
 
 base-en: $(STAMP) ## A base of 50,000 English film reviews in runs/base-en: minutes
@@ -63,13 +63,13 @@ check: $(DEV) ## What CI runs: format, lint, types, imports, spelling, docs, the
 	$(SITE)
 	@$(MAKE) --no-print-directory test
 
-# Two kinds: how fast we are beside peers, and which choices make good models.
+# Two kinds: speed compared with peers, and which choices make good models.
 SPEED := pretraining masked finetuning tokenising parallel serve
 QUALITY := objectives optimizers recipes active
 MEASURE = for name in $(1); do echo "== $$name"; \
 	$(BIN)/python benchmarks/$$name.py --json docs/benchmarks/$$name.json --plot docs/benchmarks/$$name.png || exit 1; done
 
-bench: $(DEV) ## Speed beside peers, measured in one run each: an hour
+bench: $(DEV) ## Speed compared with peers: an hour
 	@$(INSTALL) '.[bench]'
 	@mkdir -p docs/benchmarks
 	@$(call MEASURE,$(SPEED))
@@ -78,25 +78,25 @@ study: $(DEV) ## Which objective, optimiser and recipe is best, with few labels:
 	@mkdir -p docs/benchmarks
 	@$(call MEASURE,$(QUALITY))
 
-reproduce: $(DEV) ## Do the published numbers come out again? Two minutes; an hour with ALL=1
+reproduce: $(DEV) ## Reproduce the published numbers: two minutes; an hour with ALL=1
 	$(BIN)/python benchmarks/reproduce.py $(if $(ALL),--all)
 
 # Warnings are errors (strict in mkdocs.yml); the variable silences an advertisement.
 SITE = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-docs: $(DEV) ## Write docs/reference/ anew from the code, and build the site into site/
+docs: $(DEV) ## Regenerate docs/reference/ and build the site into site/
 	$(BIN)/python docs/generate.py
 	$(SITE)
-	@echo "Open site/index.html in a browser; it needs no network."
+	@echo "Open site/index.html in a browser; it works offline."
 
-course: $(DEV) ## Run the chapters of the course and write docs/course/ anew: some minutes
+course: $(DEV) ## Run the course and rewrite docs/course/: a few minutes
 	$(BIN)/python docs/course.py
 
-format: $(DEV) ## Format the code and mend what the linter can
+format: $(DEV) ## Format the code and fix what the linter can
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-golden: $(DEV) ## Write tests/golden/ anew; read the diff before you commit it
+golden: $(DEV) ## Rewrite tests/golden/; read the diff before you commit it
 	REGRAFT_UPDATE_GOLDEN=1 $(TEST_ENV) $(BIN)/pytest -q -k golden
 
 clean: ## Remove .venv and every cache

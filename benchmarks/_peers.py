@@ -1,7 +1,7 @@
 """The peers of the benchmarks, each as the turn of a contender.
 
 The plain lab is torch's own encoder as the founding notebooks use it; the others are the Trainer of
-transformers as its documentation uses it. Nothing here is slowed down or left out.
+transformers as its documentation uses it. Nothing is slowed down or omitted.
 """
 
 import math
@@ -14,7 +14,7 @@ from _turns import Turn
 from torch import nn
 
 from regraft.config import ModelSettings
-from regraft.model import sinusoidal_positions, square_mask
+from regraft.models import sinusoidal_positions, square_mask
 
 
 class PlainLab(nn.Module):

@@ -1,8 +1,8 @@
 """Contenders take turns, so that whatever else the machine does falls on all of them.
 
 Each lives in a process of its own: no allocator setting, thread pool or peak of memory of one can
-touch another, and while one works the others sleep. Comes in: contenders, ours last. Goes out: a
-`Result` that is printed, written as JSON and drawn.
+touch another, and while one works the others sleep. The `Result` is printed, written as JSON and
+drawn.
 """
 
 import argparse

@@ -8,7 +8,7 @@ outlives an interruption: repeat the command to go on.
 
     .venv/bin/python benchmarks/active.py [--seeds 5] [--work DIR] [--json FILE] [--plot FILE.png]
 
-Cost with the defaults: ten minutes of one core, three of them for the base.
+Cost with the defaults: ten minutes on one core, three of them for the base.
 """
 
 import argparse
@@ -21,15 +21,13 @@ from typing import Any
 import numpy as np
 from recipes import make_bases, make_store, split_corpus
 
+from regraft.apps.studio.queries import QUERIES, Query, any_open, least_like, least_sure
+from regraft.classifiers import document_vectors, fit_regression, unit_length
 from regraft.config import resolve
-from regraft.features import document_vectors
-from regraft.metrics import accuracy_interval
-from regraft.regression import fit_regression, unit_length
-from regraft.runfolder import load_run
+from regraft.data import Labels, labels_of, load_examples, subset_examples
 from regraft.runtime import environment, write_json
-from regraft.statistics import difference_interval
-from regraft.studio.queries import QUERIES, Query, any_open, least_like, least_sure
-from regraft.text import Labels, labels_of, load_examples, subset_examples
+from regraft.stats import accuracy_interval, difference_interval
+from regraft.training import load_run
 
 CORPUS = "imdb-25k"
 POOL_SIZE = 5_000
@@ -87,8 +85,8 @@ def session(
         said = np.zeros(len(test_targets), dtype=np.int64)
         if len(set(targets_N[seen].tolist())) > 1:
             model = fit_regression(vectors_ND[seen], targets_N[seen], labels=labels, seed=seed)
-            chances_NC = model.vector_probabilities(vectors_ND)
-            said = model.vector_probabilities(test_vectors).argmax(axis=1)
+            chances_NC = model.probabilities(unit_length(vectors_ND))
+            said = model.probabilities(unit_length(test_vectors)).argmax(axis=1)
         right.append(said == test_targets)
     return np.array(right), np.array(seen)
 
@@ -113,7 +111,7 @@ def run_all(work: Path, *, seeds: int, sizes: Sequence[int]) -> dict[str, Any]:
         vectors_ND = unit_length(document_vectors([base], [e.text for e in drawn]))
         pool = vectors_ND, labels.targets(drawn)
         model = fit_regression(*pool, labels=labels, seed=seed)
-        whole.append(model.vector_probabilities(test[0]).argmax(axis=1) == test[1])
+        whole.append(model.probabilities(unit_length(test[0])).argmax(axis=1) == test[1])
         for query in QUERIES:
             path = work / "sessions" / f"{query}-{seed}-{sizes[0]}-{len(sizes)}.npz"
             if not path.exists():
@@ -125,8 +123,8 @@ def run_all(work: Path, *, seeds: int, sizes: Sequence[int]) -> dict[str, Any]:
             stored = np.load(path)
             found[query].append(stored["right"])
             balance[query].append(float(pool[1][stored["seen"]].mean()))
-            told = f"{stored['right'][-1].mean():.1%} with {sizes[-1]} labels"
-            print(f"seed {seed}, {query}: {told}", file=sys.stderr, flush=True)
+            summary = f"{stored['right'][-1].mean():.1%} with {sizes[-1]} labels"
+            print(f"seed {seed}, {query}: {summary}", file=sys.stderr, flush=True)
     return {
         "right": {query: np.array(right) for query, right in found.items()},
         "whole": np.array(whole),
@@ -136,7 +134,7 @@ def run_all(work: Path, *, seeds: int, sizes: Sequence[int]) -> dict[str, Any]:
 
 
 def table(right: dict[str, np.ndarray], sizes: Sequence[int]) -> dict[str, Any]:
-    """Each query at each size, beside random on the same test texts."""
+    """Each query at each size, compared with random on the same test texts."""
     rows: dict[str, Any] = {}
     random = right[RANDOM].mean(axis=(0, 2))
     for query, right_SKN in right.items():
@@ -176,7 +174,7 @@ def show(rows: dict[str, Any]) -> None:
 
 
 def draw(rows: dict[str, Any], *, whole: float, title: str, path: Path) -> None:
-    """Accuracy against labels, a line a query; the gap to random beside it."""
+    """Accuracy against labels, one line per query; and the gap to random."""
     from matplotlib.figure import Figure
 
     colours = {"uncertainty": "#0072b2", "diversity": "#c65300", RANDOM: "#8a8d94"}

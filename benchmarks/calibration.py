@@ -19,29 +19,28 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from regraft import corpora
-from regraft.batches import example_rows
+from regraft.classifiers import finetune
 from regraft.config import Settings, resolve
-from regraft.evaluate import class_probabilities
-from regraft.finetune import finetune
-from regraft.metrics import (
-    accuracy,
-    cautious_temperature,
-    cross_entropy,
-    expected_calibration_error,
-    fit_temperature,
-    tempered,
-)
-from regraft.runfolder import load_run
-from regraft.runtime import environment, write_json
-from regraft.text import (
+from regraft.data import (
     Example,
     Labels,
+    corpora,
+    example_rows,
     load_examples,
     split_examples,
     subset_examples,
     without_duplicates,
 )
+from regraft.runtime import environment, write_json
+from regraft.stats import (
+    accuracy,
+    cautious_temperature,
+    expected_calibration_error,
+    fit_temperature,
+    tempered,
+)
+from regraft.stats.metrics import cross_entropy
+from regraft.training import class_probabilities, load_run
 
 # Texts to learn from, of valid and of test.
 SIZES = {
@@ -117,7 +116,7 @@ def measured(
 def scores(
     chances_NC: NDArray[np.float64], targets_N: NDArray[np.int64], *, temperature: float
 ) -> Scores:
-    """What is told of answers at a temperature."""
+    """Scores of predictions at a temperature."""
     warm_NC = tempered(chances_NC, temperature)
     return {
         "temperature": temperature,
@@ -156,13 +155,13 @@ def main() -> None:
                 print(corpus, seed, json.dumps(found[corpus][-1]), flush=True)
     for corpus, runs in found.items():
         for how in runs[0]:
-            told = []
+            summary = []
             for score in runs[0][how]:
                 values = [run[how][score] for run in runs]
-                told.append(
+                summary.append(
                     f"{score} {np.mean(values):.3f} ({min(values):.3f} to {max(values):.3f})"
                 )
-            print(f"{corpus:13} {how:24} {'  '.join(told)}")
+            print(f"{corpus:13} {how:24} {'  '.join(summary)}")
     if options.json:
         kept = {"options": {**vars(options), "json": None}, "environment": environment()}
         write_json(options.json, {**kept, "scores": found})

@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from regraft.attribution import Explainer, Explanation, rank_correlation
+from regraft.classifiers import Explainer, Explanation
+from regraft.classifiers.attribution import rank_correlation
 from regraft.config import resolve
-from regraft.runfolder import read_info
+from regraft.data import Example, load_examples, subset_examples, without_words
 from regraft.runtime import environment, write_json
-from regraft.text import Example, load_examples, subset_examples
-from regraft.words import without_words
+from regraft.training import read_info
 
 SHARES = (0.05, 0.1, 0.2, 0.3, 0.5)
 NUM_RANDOM = 5
@@ -90,11 +90,11 @@ def measure(
             right[arm][number] = [is_right[int(whole.argmax())], *correct]
         if number % 20 == 19:
             print(f"{number + 1} of {len(examples)} texts", file=sys.stderr, flush=True)
-    told = {
+    summary = {
         "median_gap": {method: float(np.median(values)) for method, values in gaps.items()},
         "median_agreement": float(np.median(agreements)) if len(methods) > 1 else None,
     }
-    return chances, right, told
+    return chances, right, summary
 
 
 def interval(values_RN: np.ndarray) -> list[float]:
@@ -195,10 +195,10 @@ def main() -> None:
     chosen = subset_examples(
         examples, size=min(arguments.texts, len(examples)), seed=arguments.seed
     )
-    chances, right, told = measure(explainer, chosen, methods=methods, seed=arguments.seed)
+    chances, right, summary = measure(explainer, chosen, methods=methods, seed=arguments.seed)
     rows = table(chances, right, seed=arguments.seed)
     show(rows)
-    print(told)
+    print(summary)
     if arguments.json:
         write_json(
             arguments.json,
@@ -210,7 +210,7 @@ def main() -> None:
                 "num_random": NUM_RANDOM,
                 "seed": arguments.seed,
                 "seconds": time.perf_counter() - start,
-                **told,
+                **summary,
                 "rows": rows,
             },
         )

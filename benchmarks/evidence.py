@@ -16,15 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from regraft.evidence import questions
-from regraft.statistics import (
+from regraft.comparison.analysis import paired_tests
+from regraft.comparison.arms import parse_arms
+from regraft.comparison.results import questions
+from regraft.stats import (
     SIGNIFICANCE,
-    difference_test,
     draw_counts,
     paired_permutation_test,
+    significance,
     smallest_difference,
 )
-from regraft.summaries import paired_tests
 
 ACCURACY = 0.8
 # Standard deviations: difficulty, own view, noise.
@@ -113,7 +114,7 @@ def found_differences(
 
 def is_found(a_SN: NDArray[np.bool_], b_RN: NDArray[np.bool_]) -> bool:
     """What our rule says of one question."""
-    return difference_test(a_SN, b_RN) < SIGNIFICANCE
+    return significance.difference(a_SN, b_RN).p < SIGNIFICANCE
 
 
 def _is_outside_bootstrap(a_SN: NDArray[np.bool_], b_RN: NDArray[np.bool_], *, seed: int) -> bool:
@@ -145,8 +146,8 @@ def print_level(num_comparisons: int) -> None:
             for number in range(num_comparisons)
         ]
         shares = " | ".join(f"{share:.1%}" for share in np.mean(found, axis=0))
-        told = f"{seeds[0]} and {seeds[1]} | {num_examples:,} | {luck_points:g}"
-        print(f"| {told} | {shares} |", flush=True)
+        summary = f"{seeds[0]} and {seeds[1]} | {num_examples:,} | {luck_points:g}"
+        print(f"| {summary} | {shares} |", flush=True)
 
 
 def print_power(num_comparisons: int) -> None:
@@ -159,14 +160,16 @@ def print_power(num_comparisons: int) -> None:
         case = {"num_examples": num_examples, "seeds": seeds, "luck_points": luck_points}
         gaps = [smallest_difference(*simulated_pair(generator, **case)) for _ in range(NUM_GAPS)]
         gap = float(np.mean(gaps))
-        told = f"{seeds[0]} and {seeds[1]} | {num_examples:,} | {luck_points:g} | {100 * gap:.1f}"
+        summary = (
+            f"{seeds[0]} and {seeds[1]} | {num_examples:,} | {luck_points:g} | {100 * gap:.1f}"
+        )
         if gap >= 2 * (1 - ACCURACY):  # one arm would be right more often than always
-            print(f"| {told} | - |", flush=True)
+            print(f"| {summary} | - |", flush=True)
             continue
         found = [
             is_found(*simulated_pair(generator, **case, gap=gap)) for _ in range(num_comparisons)
         ]
-        print(f"| {told} | {np.mean(found):.1%} |", flush=True)
+        print(f"| {summary} | {np.mean(found):.1%} |", flush=True)
 
 
 def print_verdicts(num_comparisons: int) -> None:
@@ -175,7 +178,7 @@ def print_verdicts(num_comparisons: int) -> None:
     names = tuple(VERDICT_SEEDS)
     print("| better in truth | luck | any false answer | true answers found |")
     print("|---|---|---|---|")
-    for (told, better), luck_points in itertools.product(VERDICT_CASES.items(), LUCK_POINTS):
+    for (summary, better), luck_points in itertools.product(VERDICT_CASES.items(), LUCK_POINTS):
         truth = {name: ACCURACY + VERDICT_GAP * (name in better) for name in names}
         found = [
             _answers(generator, truth=truth, luck_points=luck_points)
@@ -183,7 +186,7 @@ def print_verdicts(num_comparisons: int) -> None:
         ]
         false = np.mean([is_false for is_false, _ in found])
         power = f"{np.mean([share for _, share in found]):.1%}" if better else "-"
-        print(f"| {told} | {luck_points:g} | {false:.1%} | {power} |", flush=True)
+        print(f"| {summary} | {luck_points:g} | {false:.1%} | {power} |", flush=True)
 
 
 def _answers(
@@ -201,18 +204,23 @@ def _answers(
         )
         for name, num_seeds in VERDICT_SEEDS.items()
     }
+    infos = [arm.info() for arm in parse_arms(tuple(truth))]
     outcomes = {
         (test.first, test.second): test.outcome
-        for test in paired_tests(arms, is_whole=True, num_resamples=1)
+        for test in paired_tests(
+            {info: arms[info.name] for info in infos}, is_whole=True, num_resamples=1
+        )
     }
-    told, true = [], []
-    for pairs in questions(tuple(truth)):
+    summary, true = [], []
+    for pairs in questions(infos):
         first, best = pairs[0][0], max(truth[second] for _, second in pairs)
         true.append(_compared(truth[first], best))
         seen = {outcomes[pair] for pair in pairs}
-        told.append("worse" if "worse" in seen else "better" if seen == {"better"} else "unclear")
-    shown = [a == b for a, b in zip(told, true, strict=True) if b != "unclear"]
-    is_false = any(a not in ("unclear", b) for a, b in zip(told, true, strict=True))
+        summary.append(
+            "worse" if "worse" in seen else "better" if seen == {"better"} else "unclear"
+        )
+    shown = [a == b for a, b in zip(summary, true, strict=True) if b != "unclear"]
+    is_false = any(a not in ("unclear", b) for a, b in zip(summary, true, strict=True))
     return is_false, float(np.mean(shown)) if shown else 0.0
 
 

@@ -1,15 +1,15 @@
 """The three comparisons of docs/examples: all arms, three numbers of labels, three seeds.
 
 Each set is made from public text, two bases are pre-trained on its text without labels (a small
-transformer that guesses masked tokens, and a bag that tells documents apart), and one `regraft
-compare` does the rest. What is finished outlives an interruption: repeat the command to go on.
+transformer that guesses masked tokens, and a contrastive bag), and one `regraft
+compare` does the rest. Finished parts survive an interruption: repeat the command to continue.
 
     .venv/bin/python benchmarks/examples.py {books,news,imdb} [--data FOLDER] [--work DIR]
         [--arms NAMES] [--labels SIZES] [--json FILE] [--publish FOLDER]
     .venv/bin/python benchmarks/examples.py tables
 
 `books` needs --data: the folder that holds cls-books and french. --publish writes the report
-without any text of the set. Cost: up to an hour of one core each; with `--arms` that need no
+without any text of the set. Cost: up to an hour on one core each; with `--arms` that need no
 transformer, such as `embedding:bag,linear`, none is trained, and it is minutes.
 """
 
@@ -28,19 +28,24 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from regraft.comparison import Comparison, load_comparison
+from regraft.comparison.test_set import leaked
 from regraft.config import resolve
-from regraft.corpora import fetch
-from regraft.evidence import Comparison
-from regraft.metrics import Interval
+from regraft.data import (
+    Document,
+    Example,
+    fetch,
+    find_domain,
+    load_examples,
+    open_store,
+    subset_examples,
+    train_tokenizer,
+    without_duplicates,
+    write_store,
+)
 from regraft.report import write_report
-from regraft.request import load_comparison
 from regraft.runtime import write_json, write_text
-from regraft.seen import leaked
-from regraft.selection import find_domain
-from regraft.shards import write_store
-from regraft.store import open_store
-from regraft.text import Document, Example, load_examples, subset_examples, without_duplicates
-from regraft.vocabulary import train_tokenizer
+from regraft.stats import Interval
 
 SETS = ("books", "news", "imdb")
 PUBLISHED = Path(__file__).parent.parent / "docs" / "examples"
@@ -213,7 +218,7 @@ def compare(work: Path, *, arms: Sequence[str], labels: str, max_length: int) ->
     out = "comparison" if with_transformer else "quick"
     regraft(
         *("compare", *bases, "--train", "train.jsonl", "--valid", "valid.jsonl"),
-        *("--test", "test.jsonl", "--unlabelled", "text.txt", "--arms", ",".join(arms)),
+        *("--test", "test.jsonl", "--text", "text.txt", "--arms", ",".join(arms)),
         *("--labels", labels, "--seeds", "3", "--grid", "small", "--jobs", "1"),
         *("--epochs", str(EPOCHS), "--set", f"train.least_steps={LEAST_STEPS}"),
         *("--set", f"train.patience={PATIENCE}"),

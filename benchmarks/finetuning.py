@@ -1,4 +1,4 @@
-"""Fine-tuning a classifier: reviews a second, regraft against transformers' Trainer.
+"""Fine-tuning a classifier: reviews per second, regraft against transformers' Trainer.
 
 Both read the same reviews, cut at 256 tokens, in batches of 16, into models of the lab's shape with
 dropout 0.1 (d 200, 4 layers, 2 heads, V about 50,000), all weights trained. The peer is a BERT with
@@ -20,15 +20,12 @@ import torch
 from _peers import bert_trainer
 from _turns import Contender, Turn, add_arguments, has_transformers, publish, take_turns
 
-from regraft.batches import Batch
 from regraft.config import ModelSettings, resolve
-from regraft.heads import build_classifier
-from regraft.objectives import classify
-from regraft.presets import LAB_VOCABULARY
+from regraft.config.presets import LAB_VOCABULARY
+from regraft.data import Batch, labels_of, load_examples, load_tokenizer
+from regraft.models import build_classifier
 from regraft.runtime import keep_memory
-from regraft.text import labels_of, load_examples
-from regraft.tokenizer import load_tokenizer
-from regraft.trainer import build_state, steps
+from regraft.training import build_state, classify, steps
 
 BATCH, LENGTH, STEPS = 16, 256, 20
 

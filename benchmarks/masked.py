@@ -1,10 +1,10 @@
-"""Masked pre-training: tokens a second, regraft against transformers' Trainer with a BERT.
+"""Masked pre-training: tokens per second, regraft against transformers' Trainer with a BERT.
 
 The lab's size (d 200, 4 layers, 2 heads, feed-forward 200) as a BERT with tied embeddings, 15 % of
-the tokens hidden, dropout 0.1, 16 rows of 256 tokens a step. The peer gets its rows hidden already;
-regraft hides them as it goes. Both drop attention weights; ours runs once more without that, which
-is how regraft trains unless told otherwise. One table for a large vocabulary, one for a small one.
-Cost: eight minutes on two cores.
+the tokens masked, dropout 0.1, 16 rows of 256 tokens a step. The peer gets its rows masked already;
+regraft masks them during training. Both drop attention weights; ours runs once more without that,
+which is how regraft trains by default. One table for a large vocabulary, one for a small one. Cost:
+eight minutes on two cores.
 
     .venv/bin/python benchmarks/masked.py [--vocab 50001 8192] [--json FILE] [--plot FILE]
 """
@@ -16,14 +16,12 @@ from pathlib import Path
 from _peers import masked_trainer
 from _turns import Contender, Turn, add_arguments, has_transformers, publish, take_turns
 
-from regraft.bench import random_rows
 from regraft.config import Settings, replace, resolve
-from regraft.heads import build_language_model
-from regraft.ledger import ledger
-from regraft.objectives import build_objective
+from regraft.data import numbered_tokenizer
+from regraft.models import build_language_model, ledger
 from regraft.runtime import keep_memory
-from regraft.trainer import build_state, steps
-from regraft.vocabulary import numbered_tokenizer
+from regraft.training import build_objective, build_state, steps
+from regraft.training.benchmark import random_rows
 
 BATCH, LENGTH, STEPS = 16, 256, 4
 

@@ -3,9 +3,9 @@
 A small masked base learns film reviews for a fixed number of steps, or is the one that `regraft
 demo` made of them in three minutes. Then a classifier is grafted onto it with a few hundred labels:
 plainly, and with one method changed. A seed draws the labels, the head and the order, and is the
-same for all methods, so that differences are paired by seed and by test text. Beside them: the same
-network from scratch. Nothing is chosen by test; every method has one setting, a usual one. What is
-finished outlives an interruption: repeat the command to go on. Cost: 15 minutes of one core for
+same for all methods, so that differences are paired by seed and by test text. Controls: the same
+network from scratch. Nothing is chosen by test; every method has one setting, a usual one. Finished
+parts survive an interruption: repeat the command to continue. Cost: 15 minutes on one core for
 three seeds; with --demo, ten.
 
     .venv/bin/python benchmarks/methods.py [--demo runs/demo] [--work DIR] [--seeds N]
@@ -23,27 +23,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from regraft.batches import ExampleRows, example_rows
+from regraft.classifiers import Start, start_from_base, train_classifier
+from regraft.classifiers.self_training import sure_rows
 from regraft.config import Settings, resolve
-from regraft.corpora import fetch
-from regraft.evaluate import class_probabilities
-from regraft.finetune import train_classifier
-from regraft.metrics import accuracy_interval
-from regraft.pretrain import pretrain
-from regraft.runfolder import load_run, read_settings
-from regraft.runtime import environment, write_json, write_text
-from regraft.selftraining import sure_rows
-from regraft.start import Start, start_from_base
-from regraft.statistics import difference_interval
-from regraft.text import (
+from regraft.data import (
     Example,
+    ExampleRows,
     Labels,
+    example_rows,
+    fetch,
     labels_of,
     load_examples,
     split_examples,
     subset_examples,
     without_duplicates,
 )
+from regraft.runtime import environment, write_json, write_text
+from regraft.stats import accuracy_interval, difference_interval
+from regraft.training import class_probabilities, load_run, pretrain, read_settings
 
 CORPUS = "imdb-25k"
 NUM_VALID, NUM_TEST, NUM_UNLABELLED = 60, 600, 400
@@ -288,13 +285,13 @@ def show(result: dict[str, Any]) -> None:
     print("| method | accuracy | over plain | cost |\n|---|---|---|---|")
     for name, row in result["rows"].items():
         a, gap = row["accuracy"], row["over_plain"]
-        told = f"{a['mean']:.1%} ({a['low']:.1%} to {a['high']:.1%})"
+        summary = f"{a['mean']:.1%} ({a['low']:.1%} to {a['high']:.1%})"
         over = (
             ""
             if gap is None
             else f"{100 * gap['mean']:+.1f} ({100 * gap['low']:+.1f} to {100 * gap['high']:+.1f})"
         )
-        print(f"| {name} | {told} | {over} | x {row['cost']:.1f} |")
+        print(f"| {name} | {summary} | {over} | x {row['cost']:.1f} |")
 
 
 def draw(result: dict[str, Any], *, path: Path) -> None:

@@ -4,8 +4,8 @@ Every objective trains a model of size `mini` on the text for the same time, the
 grafted onto each base with several numbers of labels and seeds, all by one recipe. Beside them: the
 same backbone from scratch, and TF-IDF + logistic regression. Equal time is made of steps: the pace
 of each objective is measured in turns, step by step, so that other work on the machine favours
-none; then two bases train side by side on one thread each. What is finished outlives an
-interruption: repeat the command to go on. Cost with the defaults: 80 minutes on two cores.
+none; then two bases train side by side on one thread each. Finished parts survive an interruption:
+repeat the command to continue. Cost with the defaults: 80 minutes on two cores.
 
     .venv/bin/python benchmarks/objectives.py [--text FILE --data FOLDER] [--work DIR] [--json FILE]
 
@@ -26,33 +26,37 @@ import numpy as np
 import torch
 from joblib import Parallel, delayed, parallel_config
 
-from regraft.baselines import fit_linear
-from regraft.batches import example_rows
+from regraft.classifiers import Start, fit_linear, start_from_base, train_classifier
 from regraft.config import Settings, resolve
-from regraft.corpora import fetch
-from regraft.evaluate import class_probabilities
-from regraft.finetune import Start, start_from_base, train_classifier
-from regraft.heads import build_language_model
-from regraft.metrics import accuracy_interval
-from regraft.objectives import build_objective
-from regraft.pairs import pretraining_rows
-from regraft.pretrain import pretrain
-from regraft.runfolder import load_run, read_settings
-from regraft.runtime import environment, write_json, write_text
-from regraft.shards import write_store
-from regraft.statistics import difference_interval
-from regraft.store import TokenStore, open_store
-from regraft.text import (
+from regraft.data import (
+    Tokenizer,
+    TokenStore,
+    example_rows,
+    fetch,
     labels_of,
     load_examples,
+    load_tokenizer,
+    open_store,
+    pretraining_rows,
     read_documents,
     split_examples,
     subset_examples,
+    train_tokenizer,
     without_duplicates,
+    write_store,
 )
-from regraft.tokenizer import Tokenizer, load_tokenizer
-from regraft.trainer import build_state, steps
-from regraft.vocabulary import train_tokenizer
+from regraft.models import build_language_model
+from regraft.runtime import environment, write_json, write_text
+from regraft.stats import accuracy_interval, difference_interval
+from regraft.training import (
+    build_objective,
+    build_state,
+    class_probabilities,
+    load_run,
+    pretrain,
+    read_settings,
+    steps,
+)
 
 # Every base: its family and its objective. Pairs of sentences need the bert family, which is also
 # trained without them, to tell what they add.
@@ -189,7 +193,7 @@ def answers(name: str, num_labels: int, seed: int, *, data: Path, work: Path) ->
     if name == LINEAR:
         linear = fit_linear(train, splits["valid"], labels=labels)
         texts = [example.text for example in splits["test"]]
-        predicted_N = linear.probabilities(texts).argmax(axis=1)
+        predicted_N = linear.predict_proba(texts).argmax(axis=1)
     else:
         start = start_from_base(base_dir, settings=settings)
         if name == SCRATCH:
@@ -213,8 +217,8 @@ def answers(name: str, num_labels: int, seed: int, *, data: Path, work: Path) ->
     seconds = time.perf_counter() - start_seconds
     path.parent.mkdir(exist_ok=True)
     write_json(path, {"accuracy": float(np.mean(is_right_N)), "right": is_right_N})
-    told = f"{np.mean(is_right_N):.1%} ({seconds:.0f} s)"
-    print(f"{name:20} {num_labels:5} labels, seed {seed}: {told}", file=sys.stderr)
+    summary = f"{np.mean(is_right_N):.1%} ({seconds:.0f} s)"
+    print(f"{name:20} {num_labels:5} labels, seed {seed}: {summary}", file=sys.stderr)
 
 
 def right_of(name: str, num_labels: int, *, seeds: int, work: Path) -> np.ndarray:

@@ -18,16 +18,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from regraft.batches import Batch
 from regraft.config import Settings, resolve
-from regraft.corpora import fetch
-from regraft.evaluate import readings
-from regraft.heads import build_language_model
-from regraft.objectives import causal
+from regraft.data import Batch, fetch, read_documents, train_tokenizer
+from regraft.models import build_language_model
 from regraft.runtime import environment, seeded
-from regraft.text import read_documents
-from regraft.trainer import TrainState, build_state, steps
-from regraft.vocabulary import train_tokenizer
+from regraft.training import TrainState, build_state, steps
+from regraft.training.objectives import causal, readings
 
 BATCH, LENGTH, VOCABULARY = 16, 128, 8192
 VALID_TOKENS = 50_000

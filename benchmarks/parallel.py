@@ -18,7 +18,7 @@ import numpy as np
 from _turns import Result, add_arguments, publish
 
 from regraft.config import resolve
-from regraft.ledger import ledger
+from regraft.models import ledger
 from regraft.runtime import matrix_speed
 
 VOCAB, NUM_STEPS = 8192, 14
@@ -32,11 +32,11 @@ def work() -> None:
     """Train as one of the processes; the first prints tokens a second and its peak of memory."""
     import torch
 
-    from regraft.bench import random_rows
-    from regraft.heads import build_language_model
-    from regraft.objectives import causal
-    from regraft.parallel import joined
-    from regraft.trainer import build_state, steps
+    from regraft.models import build_language_model
+    from regraft.runtime import joined
+    from regraft.training import build_state, steps
+    from regraft.training.benchmark import random_rows
+    from regraft.training.objectives import causal
 
     torch.set_num_threads(1)
     with joined() as world:

@@ -25,35 +25,45 @@ from typing import Any
 
 import numpy as np
 
-from regraft.baselines import LatentSpace, fit_in_space, fit_linear, fit_space
-from regraft.blend import blended, choose_weights
+from regraft.classifiers import (
+    LatentModel,
+    LatentSpace,
+    blended,
+    document_vectors,
+    examples_fingerprint,
+    fit_in_space,
+    fit_linear,
+    fit_regression,
+    fit_space,
+    unit_length,
+)
+from regraft.classifiers.fit_bases import BaseJob, side_by_side, wanted_passes
+from regraft.classifiers.fitting import LATENT_TEXTS
+from regraft.classifiers.weights import choose_weights
 from regraft.config import Settings, replace, resolve
-from regraft.corpora import fetch
-from regraft.ensemble import BaseJob, side_by_side, wanted_passes
-from regraft.features import document_vectors
-from regraft.finetune import examples_fingerprint
-from regraft.fit import LATENT_TEXTS
-from regraft.metrics import accuracy_interval
-from regraft.regression import fit_regression
-from regraft.runfolder import load_run, read_info
-from regraft.runtime import environment, write_json, write_text
-from regraft.selection import Domain, find_domain
-from regraft.shards import write_store, write_view
-from regraft.statistics import difference_interval
-from regraft.store import open_store
-from regraft.text import (
+from regraft.data import (
+    Domain,
     Example,
     Labels,
+    Tokenizer,
+    fetch,
+    find_domain,
     labels_of,
     load_examples,
+    load_tokenizer,
     normalised,
+    open_store,
     read_documents,
     split_examples,
     subset_examples,
+    train_tokenizer,
     without_duplicates,
+    write_store,
+    write_view,
 )
-from regraft.tokenizer import Tokenizer, load_tokenizer
-from regraft.vocabulary import train_tokenizer
+from regraft.runtime import environment, write_json, write_text
+from regraft.stats import accuracy_interval, difference_interval
+from regraft.training import load_run, read_info
 
 CORPUS = "imdb-50k"
 # Reviews that were looked at while the recipe was made: no test may hold them.
@@ -150,12 +160,12 @@ def answers(
     texts = [example.text for example in test]
     members: dict[str, Any] = {
         "linear": fit_linear(train, None, labels=labels),
-        "latent": fit_in_space(train, None, labels=labels, space=space),
+        "latent": LatentModel(fit_in_space(space, train, None, labels=labels), space),
     }
-    chances = {name: member.probabilities(texts) for name, member in members.items()}
+    chances = {name: member.predict_proba(texts) for name, member in members.items()}
     for name, (train_vectors, test_vectors) in vectors.items():
         members[name] = fit_regression(train_vectors[rows], targets, labels=labels)
-        chances[name] = members[name].vector_probabilities(test_vectors)
+        chances[name] = members[name].probabilities(unit_length(test_vectors))
     weights = {}
     for name, parts in BLENDS.items():
         judged = np.stack([members[part].judged_NC for part in parts])
@@ -308,8 +318,8 @@ def main() -> None:
             rows=np.array([place[example.text] for example in train]),
         )
         write_json(path, found)
-        told = {name: f"{np.mean(right):.1%}" for name, right in found["right"].items()}
-        print(num_labels, seed, told, file=sys.stderr, flush=True)
+        summary = {name: f"{np.mean(right):.1%}" for name, right in found["right"].items()}
+        print(num_labels, seed, summary, file=sys.stderr, flush=True)
     rows = table(answers_dir, labels=arguments.labels, seeds=arguments.seeds)
     show(rows)
     if arguments.json:

@@ -8,7 +8,7 @@ that serves several numbers is run once. Commands that take more than a few minu
 
 An entry of `tables` is what a script of this folder wrote into docs/benchmarks: run again, every
 score in it must lie within the interval that was published for it. An entry of `reports` is a
-comparison. One with a `command` is made anew, from its text on, and each
+comparison. One with a `command` is run again, from its text on, and each
 arm and number of labels in the table that the command writes must lie within the interval that the
 report gave it. One without is repeated by `regraft compare --from`, which needs its very files.
 Cost: minutes, or hours with --all.
@@ -216,7 +216,7 @@ def main() -> None:
         sign = "ok  " if result.is_inside else "LIES"
         print(f"{sign} {result.name}: {result.found:g} in [{result.low:g}, {result.high:g}]")
     if not options.all:
-        print("What takes longer than minutes was left out; --all runs it.")
+        print("Slow ones were skipped; --all runs them.")
     if not checked or not all(result.is_inside for result in checked):
         raise SystemExit("Not every published number came out again.")
 

@@ -5,10 +5,11 @@ model that need no network at all: the pipeline of transformers, called by 16 th
 of requests would, one after the other, or with lists in batches of 16, and bare onnxruntime. The
 model has the default shape (modern, d 256, 3 layers) and random weights; texts are single sentences
 and reviews of about 110 words, made up. Each turn asks one text after the other (p50, p99), then 16
-at once. Every contender must give the same labels. Processor time is told as well: it is the same
-however busy the machine is; ours is that of the server. The limit is how many texts a second the
-machine could classify if it did nothing but their products, at the speed of large ones measured in
-the same run: nobody can be faster than that, whatever the ratio. Cost: five minutes on two cores.
+at once. Every contender must give the same labels. Processor time is reported as well: it is the
+same however busy the machine is; ours is that of the server. The limit is how many texts a second
+the machine could classify if it did nothing but their products, at the speed of large ones measured
+in the same run: nobody can be faster than that, whatever the ratio. Cost: five minutes on two
+cores.
 
     .venv/bin/python benchmarks/serve.py [--texts N] [--json FILE] [--plot FILE]
 
@@ -39,14 +40,12 @@ import uvloop
 from _turns import Contender, Result, Turn, add_arguments, publish, take_turns
 from torch.utils.flop_counter import FlopCounterMode
 
-from regraft.batches import ExampleRows
 from regraft.config import TokenizerSettings, resolve
-from regraft.heads import build_classifier
-from regraft.interop import export_huggingface, export_onnx
-from regraft.runfolder import RunFolder, RunInfo, load_run
+from regraft.data import ExampleRows, synthetic_reviews, train_tokenizer
+from regraft.export import export_huggingface, export_onnx
+from regraft.models import build_classifier
 from regraft.runtime import share_cores
-from regraft.synthetic import synthetic_reviews
-from regraft.vocabulary import train_tokenizer
+from regraft.training import RunFolder, RunInfo, load_run
 
 CONCURRENCY = 16
 REVIEWS_EACH = 3
@@ -101,7 +100,7 @@ def make_texts(num_texts: int) -> Texts:
 
 @dataclass(frozen=True)
 class Notes:
-    """What a contender tells besides its speed, left in a file for the parent to read."""
+    """What a contender reports besides its speed, in a file for the parent."""
 
     path: Path
 
@@ -306,14 +305,16 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return {"median": float(np.median(values)), "low": min(values), "high": max(values)}
 
 
-def kind_table(told: dict[str, list[dict[str, Any]]], kind: str, *, limit: float) -> dict[str, Any]:
+def kind_table(
+    summary: dict[str, list[dict[str, Any]]], kind: str, *, limit: float
+) -> dict[str, Any]:
     """Of one kind of text: what each contender did in the rounds that count, beside ours.
 
     `limit` is the texts a second that the machine's arithmetic allows.
     """
     rounds = {
         name: [line for line in lines if _is(line, kind)][1:]  # the first warms up
-        for name, lines in told.items()
+        for name, lines in summary.items()
     }
 
     def medians(name: str) -> list[float]:
@@ -417,14 +418,14 @@ def main() -> None:
             unit="texts/s",
             rounds=arguments.rounds,
         )
-        told = {name: note.read() for name, note in notes.items()}
+        summary = {name: note.read() for name, note in notes.items()}
     for kind in texts:
-        found = {tuple(x["labels"]) for lines in told.values() for x in lines if _is(x, kind)}
+        found = {tuple(x["labels"]) for lines in summary.values() for x in lines if _is(x, kind)}
         assert len(found) == 1, "contenders disagree about a label"
     memory_bytes = dict(result.memory_bytes)
-    memory_bytes[OURS] = max(line.get("memory_bytes", 0) for line in told[OURS])
+    memory_bytes[OURS] = max(line.get("memory_bytes", 0) for line in summary[OURS])
     tables = {
-        kind: kind_table(told, kind, limit=result.matrix_flops / flops[kind]) for kind in texts
+        kind: kind_table(summary, kind, limit=result.matrix_flops / flops[kind]) for kind in texts
     }
     values = {**vars(result), "memory_bytes": memory_bytes}
     publish(ServeResult(**values, tables=tables), arguments=arguments)

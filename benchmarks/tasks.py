@@ -18,14 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from regraft import corpora
-from regraft.baselines import fit_linear
+from regraft.classifiers import SetEvaluation, evaluate, finetune, fit_linear
 from regraft.config import resolve
-from regraft.evaluate import SetEvaluation, evaluate
-from regraft.finetune import finetune
-from regraft.metrics import f1_thresholds, micro_f1_shares
-from regraft.pretrain import pretrain
-from regraft.text import Example, labels_of, load_examples, split_examples
+from regraft.data import Example, corpora, labels_of, load_examples, split_examples
+from regraft.stats import f1_thresholds, micro_f1_shares
+from regraft.training import pretrain
 
 TOPICS = ("acq", "crude", "earn", "interest", "money-fx", "ship", "trade")
 MOST_WIRES, NUM_WORDS = 190, 30
@@ -71,7 +68,7 @@ def linear(splits: dict[str, list[Example]], *, task: str) -> float:
             for name, part in splits.items()
         }
         model = fit_linear(joined["train"], joined["valid"], labels=labels)
-        answers = model.probabilities([e.text for e in joined["test"]]).argmax(axis=1)
+        answers = model.predict_proba([e.text for e in joined["test"]]).argmax(axis=1)
         return float(np.mean(answers == labels.targets(joined["test"])))
     chances: dict[str, list[Any]] = {"valid": [], "test": []}
     for name in labels:
@@ -81,7 +78,7 @@ def linear(splits: dict[str, list[Example]], *, task: str) -> float:
         }
         model = fit_linear(asked["train"], asked["valid"], labels=labels_of(asked["train"]))
         for split, columns in chances.items():
-            columns.append(model.probabilities([e.text for e in splits[split]])[:, 1])
+            columns.append(model.predict_proba([e.text for e in splits[split]])[:, 1])
     valid_NC, test_NC = (np.stack(chances[split], axis=1) for split in ("valid", "test"))
     thresholds_C = f1_thresholds(valid_NC, labels.targets(splits["valid"]))
     return float(micro_f1_shares(test_NC >= thresholds_C, labels.targets(splits["test"])).mean())
@@ -159,8 +156,8 @@ def main() -> None:
                 f"{task:6} {arm:11} {np.mean(scores):.1%}  ({min(scores):.1%} to {max(scores):.1%})"
             )
     if options.json:
-        told = {"options": {**vars(options), "json": None}, "scores": found}
-        options.json.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        summary = {"options": {**vars(options), "json": None}, "scores": found}
+        options.json.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tokenising a large text: megabytes a second, regraft against `map` of the `datasets` library.
+"""Tokenising a large text: megabytes per second, regraft against `map` of the `datasets` library.
 
 Both encode the same file with the same tokenizer (8,192 tokens, trained on it) on two processes,
 and frame every document. Counted for the peer is `map` alone, with the fast call of the tokenizer
@@ -25,10 +25,8 @@ from pathlib import Path
 from _turns import MATRIX, Result, add_arguments, publish
 
 from regraft.config import DataSettings, TokenizerSettings
+from regraft.data import load_tokenizer, read_documents, train_tokenizer
 from regraft.errors import CorpusError
-from regraft.text import read_documents
-from regraft.tokenizer import load_tokenizer
-from regraft.vocabulary import train_tokenizer
 
 PEER, OURS = "datasets.map, 2 processes", "regraft"
 DEFAULT_CORPUS = "imdb-50k"
@@ -65,7 +63,7 @@ def peer_turn(folder: Path) -> tuple[int, float]:
 
 def our_turn(folder: Path) -> tuple[int, float]:
     """(tokens, seconds) of encoding the text with regraft."""
-    from regraft.shards import write_store
+    from regraft.data import write_store
 
     tokenizer = load_tokenizer(folder / TOKENIZER_NAME)
     with tempfile.TemporaryDirectory(dir=folder) as store_dir:
@@ -121,12 +119,12 @@ def _memory(process: object) -> int:
 def texts_of(paths: list[Path]) -> Iterator[str]:
     """The documents of files, or of a corpus, or of our own making."""
     if not paths:
-        from regraft import corpora
+        from regraft.data import corpora
 
         try:
             paths = list(corpora.fetch(DEFAULT_CORPUS).files.values())
         except CorpusError as error:
-            from regraft.synthetic import synthetic_reviews
+            from regraft.data import synthetic_reviews
 
             print(f"Made-up text: {error}", file=sys.stderr)
             reviews = synthetic_reviews(num_documents=50_000, seed=0)

@@ -1,9 +1,8 @@
-"""Run the chapters of the course and write docs/course/ with what they printed and drew.
+"""Run the chapters of the course and write docs/course/ with their outputs and figures.
 
-`python docs/course.py` takes some minutes (`make course`); tests run the same chapters at a small
-scale. The text and code of a page are the chapter's own: `docs/generate.py --check` compares them.
-Material and runs stay in runs/course, so that `python docs/course.py 11-masked` can run one chapter
-again; without a name all of them start anew.
+`make course` takes a few minutes; tests run the same chapters at a small scale. Runs stay in
+runs/course, so `python docs/course.py 11-masked` can run a single chapter again; without a name
+all of them start from scratch. `docs/generate.py --check` compares text and code with the chapters.
 """
 
 import ast
@@ -13,26 +12,27 @@ import os
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from regraft.chapters import FULL_SCALE, Chapter, read_chapters
-from regraft.course import QUESTIONS
+from regraft.apps.course.chapters import FULL_SCALE, Chapter, read_chapters
+from regraft.apps.course.questions import QUESTIONS
 
 PAGES_DIR = Path(__file__).resolve().parent / "course"
 RUNS_DIR = Path(__file__).resolve().parent.parent / "runs" / "course"
 NOTE = (
-    "<!-- Written by `make course` from src/regraft/templates/course; edit the chapter instead. -->"
+    "<!-- Written by `make course` from src/regraft/apps/course/text; edit the chapter instead. -->"
 )
-# What running added: everything between a code block and the next text.
+# The outputs, between a code block and the next text.
 OUTPUT = re.compile(r"<!-- output -->\n.*?<!-- end of output -->\n\n", re.DOTALL)
 DPI = 110
 
 
 def run_chapter(chapter: Chapter, *, scale: str) -> Iterator[tuple[str, Any]]:
-    """Run the code cells in the current folder: what each printed, and its last value."""
+    """Run the code cells in the current folder; yield the output and last value of each."""
     names: dict[str, Any] = {"__name__": "__main__"}
     for cell in chapter.cells:
         if cell.kind != "code":
@@ -50,7 +50,7 @@ def run_chapter(chapter: Chapter, *, scale: str) -> Iterator[tuple[str, Any]]:
 
 
 def page(chapter: Chapter, outputs: Iterator[tuple[str, Any]] | None, *, images_dir: Path) -> str:
-    """The page of a chapter; without outputs, only what the chapter itself says."""
+    """The page of a chapter, with or without outputs."""
     lines = []
     number = 0
     for cell in chapter.cells:
@@ -67,29 +67,31 @@ def page(chapter: Chapter, outputs: Iterator[tuple[str, Any]] | None, *, images_
     title, *rest = "\n".join(lines).split("\n")
     questions = [question for question in QUESTIONS if question.chapter == chapter.name]
     asked = ["## Questions", ""] if questions else []
-    asked += [f"- `{question.name}`: {question.text}" for question in questions]
+    for question in questions:
+        text = f"- `{question.name}`: {question.text}"
+        asked += textwrap.wrap(text, 100, subsequent_indent="  ", break_on_hyphens=False)
     return "\n".join([title, "", NOTE, *rest, *asked]).rstrip("\n") + "\n"
 
 
 def without_outputs(text: str) -> str:
-    """A page as it was before its code ran."""
+    """A page without its outputs."""
     return OUTPUT.sub("", text)
 
 
 def _shown(printed: str, value: Any, *, name: str, images_dir: Path) -> Iterator[str]:
     from matplotlib.figure import Figure
 
-    told = printed.rstrip("\n")
+    printed_text = printed.rstrip("\n")
     if isinstance(value, Figure):
         images_dir.mkdir(parents=True, exist_ok=True)
         value.savefig(images_dir / f"{name}.png", dpi=DPI)
         picture = f"![What the code above draws](images/{name}.png)"
-        yield from (["```text", told, "```", picture] if told else [picture])
+        yield from (["```text", printed_text, "```", picture] if printed_text else [picture])
         return
     if value is not None:
-        told = f"{told}\n{value!r}" if told else repr(value)
-    if told:
-        yield from ("```text", told, "```")
+        printed_text = f"{printed_text}\n{value!r}" if printed_text else repr(value)
+    if printed_text:
+        yield from ("```text", printed_text, "```")
 
 
 def main() -> None:

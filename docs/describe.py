@@ -1,8 +1,4 @@
-"""Pages of the reference that are read from the code itself: Python, file formats, errors.
-
-Comes in: the public names with their signatures and docstrings, dataclasses that are written as
-JSON, and every `raise` of an error of ours. Goes out: Markdown. docs/generate.py writes it.
-"""
+"""Reference pages read from the code itself: Python names, file formats, error messages."""
 
 import ast
 import dataclasses
@@ -20,36 +16,36 @@ from regraft import errors
 SOURCES = sorted(Path(regraft.__file__).parent.rglob("*.py"))
 NOTE = "<!-- Written by `make docs`; edit the code instead. -->"
 WIDEST = 88
-# What is written as JSON: the file, the dataclass that it holds, and what else is to be said.
+# JSON files, and the module and dataclass that each holds.
 JSON_FILES = {
-    "run.json": ("regraft.runfolder", "RunInfo"),
-    "report.json": ("regraft.evidence", "Comparison"),
-    "store.json": ("regraft.store", "StoreInfo"),
+    "run.json": ("regraft.training.run_folder", "RunInfo"),
+    "report.json": ("regraft.comparison.results", "Comparison"),
+    "store.json": ("regraft.data.tokens.store", "StoreInfo"),
 }
 READ = """\
-| ends in | is read as |
+| file | read as |
 |---|---|
 | `.csv`, `.tsv` | a table: columns `data.text_column`, `data.label_column`, `data.pair_column` |
-| `.jsonl` | an object a line, with these keys; several labels may be a list |
+| `.jsonl` | one object per line, with these keys; several labels may be a list |
 | `.parquet` | the same columns; needs the extra `parquet` |
-| `.txt` | a document a line, or separated by blank lines (`data.documents`) |
-| `.txt` with `__label__x` before each line | fastText's examples |
-| `.review.spm` | the lab's pieces, with `.label` beside it |
-| a folder | its files; a folder of folders is examples whose label is the folder's name |
-| any of these and `.gz` | the same, compressed |
+| `.txt` | one document per line, or separated by blank lines (`data.documents`) |
+| `.txt` with `__label__x` before each line | fastText examples |
+| `.review.spm` | the lab's pieces, with a `.label` file next to it |
+| a folder | its files; in a folder of folders, the folder's name is the label |
+| any of these with `.gz` | the same, compressed |
 | `-` | standard input, as plain text |
 """
 WRITTEN = """\
 | file | content |
 |---|---|
-| `run.json` | what the run is, whether it has ended, its result: below |
+| `run.json` | what the run is, whether it has ended, its result: see below |
 | `config.json` | the resolved [settings](settings.md), all of them |
 | `tokenizer.json` | the tokenizer, in the format of the package tokenizers |
-| `tokenizer_config.json` | the special tokens of a tokenizer from elsewhere |
-| `model.safetensors` | the weights, when training has ended |
-| `metrics.jsonl` | a record a logged step or epoch: `step`, `loss`, `valid_loss` and others |
-| `checkpoints/NNNNNNNN/` | while training: weights, optimiser, position, their checksums |
-| `tokens/` | while training, unless one was given: the token store |
+| `tokenizer_config.json` | the special tokens of a Hugging Face tokenizer |
+| `model.safetensors` | the weights, once training has ended |
+| `metrics.jsonl` | one record per logged step or epoch: `step`, `loss`, `valid_loss` and others |
+| `checkpoints/NNNNNNNN/` | during training: weights, optimiser state, position, checksums |
+| `tokens/` | during training, unless one was given: the token store |
 | `run.lock` | held by the process that writes here |
 
 A blend (`regraft fit`) has a folder for each base and member instead of `model.safetensors`; a
@@ -61,22 +57,22 @@ BESIDES = """\
 | written by | content |
 |---|---|
 | `regraft predict --out x.csv` | `text`, `label`, its `probability`, and `p(LABEL)` of each label |
-| `regraft predict --out x.jsonl` | an object a line: the same, with `probabilities` by label |
-| `regraft studio --text` | a csv with `text`, `label`, `use`, `query`, `row`: to be read by `fit` |
-| `regraft compare`, `evaluate`, `fit` | `openings.json` beside: who opened which test file when |
-| `regraft compare` | `outcomes.json`: which test examples each run answered rightly |
-| `regraft tokenize` | a folder with `store.json`, below, and shards of ids and offsets |
+| `regraft predict --out x.jsonl` | one object per line: the same, with `probabilities` by label |
+| `regraft studio --text` | a csv with `text`, `label`, `use`, `query`, `row`, for `fit` |
+| `regraft compare`, `evaluate`, `fit` | `openings.json`: who opened which test file when |
+| `regraft compare` | `outcomes.json`: which test examples each run predicted correctly |
+| `regraft tokenize` | a folder with `store.json`, see below, and shards of ids and offsets |
 """
 
 REFUSALS = """\
-A mistake that you can mend is told in three parts: what is wrong, with its value and place; what
-would be right; what to do. On the command line it is one message on stderr, and the exit code is 2;
-Ctrl-C ends with 130. In Python it is one of these classes, with the parts as `problem`, `expected`
-and `remedy`. Any other exception is a bug: please report it with its traceback."""
+An error that you can fix has three parts: what is wrong, with its value and place; what would be
+right; what to do. On the command line it is one message on stderr, and the exit code is 2; Ctrl-C
+exits with 130. In Python it is one of these classes, with the parts as `problem`, `expected` and
+`remedy`. Any other exception is a bug: please report it with its traceback."""
 
 
 def python_page() -> str:
-    """Every public name: where it lives, its signature, its contract, what it gives back."""
+    """Every public name: its module, signature, docstring and result."""
     names = sorted((name for name in regraft.__all__ if name != "__version__"), key=_place)
     lines = ["# Python", "", NOTE, ""]
     lines += [
@@ -85,32 +81,32 @@ def python_page() -> str:
     ]
     lines += ["`regraft.__version__` is the version, a string.", ""]
     lines += [f"- [`{name}`](#{name.lower()})" for name in names]
-    given_back: dict[str, type] = {}
+    results: dict[str, type] = {}
     for name in names:
         value = getattr(regraft, name)
         lines += ["", f"## {name}", "", *_described(value, name=name)]
         if inspect.isfunction(value):
-            given_back |= _results(value)
-    lines += ["", "## What comes back", ""]
-    for name, kind in sorted(given_back.items()):
+            results |= _results(value)
+    lines += ["", "## Results", ""]
+    for name, kind in sorted(results.items()):
         lines += [f"### {name}", "", *_paragraphs(kind), "", *_fields(kind), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _place(name: str) -> tuple[int, str]:
-    """What people come for first: functions, then classes, then errors."""
+    """Sort key: functions, then classes, then errors."""
     value = getattr(regraft, name)
     is_error = inspect.isclass(value) and issubclass(value, Exception)
     return inspect.isclass(value) + is_error, name
 
 
 def files_page() -> str:
-    """What is read, what a run folder holds, and the JSON files field by field."""
-    lines = ["# File formats", "", NOTE, "", "## What is read", "", READ]
+    """Input files, the run folder, and the JSON files field by field."""
+    lines = ["# File formats", "", NOTE, "", "## Input files", "", READ]
     lines += [
         "## The run folder",
         "",
-        "Written file by file, each whole or not there.",
+        "Every file is written whole or not at all.",
         "",
         WRITTEN,
         "## Other files",
@@ -143,13 +139,13 @@ def errors_page() -> str:
         name, parent = kind.__name__, kind.__bases__[0].__name__
         meaning = " ".join((kind.__doc__ or "").split())
         lines.append(f"| [`{name}`](#{name.lower()}) | `{parent}` | {meaning} |")
-    found = list(read_raises({kind.__name__ for kind in kinds}))
-    lines += ["", "Below is every message in the code; words in braces stand for values."]
+    messages = list(read_raises({kind.__name__ for kind in kinds}))
+    lines += ["", "Every message in the code; words in braces stand for values."]
     for kind in kinds:
-        rows = [row for row in found if row[0] == kind.__name__]
+        rows = [row for row in messages if row[0] == kind.__name__]
         lines += ["", f"## {kind.__name__}", ""]
         if not rows:
-            lines.append("Raised through its children only, or passed on from a worker.")
+            lines.append("Raised by its subclasses only, or passed on from a worker.")
             continue
         lines += ["| where | what is wrong | what to do |", "|---|---|---|"]
         lines += [f"| {where} | {problem} | {remedy} |" for _, where, problem, remedy in rows]
@@ -157,7 +153,7 @@ def errors_page() -> str:
 
 
 def error_classes() -> list[type[errors.RegraftError]]:
-    """All errors of ours, as they stand in errors.py."""
+    """All subclasses of RegraftError, in the order of errors.py."""
     return [
         value
         for value in vars(errors).values()
@@ -166,7 +162,7 @@ def error_classes() -> list[type[errors.RegraftError]]:
 
 
 def read_raises(names: set[str]) -> Iterator[tuple[str, str, str, str]]:
-    """(class, module, problem, remedy) of every error that the code builds."""
+    """(class, module, problem, remedy) of every error that the code raises."""
     for path in SOURCES:
         where = path.relative_to(Path(regraft.__file__).parent).as_posix()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -177,11 +173,11 @@ def read_raises(names: set[str]) -> Iterator[tuple[str, str, str, str]]:
             ):
                 remedies = [word.value for word in node.keywords if word.arg == "remedy"]
                 if node.args and remedies:
-                    yield node.func.id, f"`{where}`", _told(node.args[0]), _told(remedies[0])
+                    yield node.func.id, f"`{where}`", _message(node.args[0]), _message(remedies[0])
 
 
-def _told(node: ast.expr) -> str:
-    """A message as it stands in the code, values in braces, ready for a cell of a table."""
+def _message(node: ast.expr) -> str:
+    """A message with its values in braces, escaped for a table cell."""
     if isinstance(node, ast.Constant):
         text = str(node.value)
     elif isinstance(node, ast.JoinedStr):
@@ -190,7 +186,7 @@ def _told(node: ast.expr) -> str:
             for part in node.values
         )
     elif isinstance(node, ast.BinOp):
-        return _told(node.left) + _told(node.right)
+        return _message(node.left) + _message(node.right)
     else:
         text = f"{{{_short(node)}}}"
     text = " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
@@ -198,7 +194,7 @@ def _told(node: ast.expr) -> str:
 
 
 def _short(node: ast.AST) -> str:
-    """The name at the heart of an expression: what a reader needs of it."""
+    """The most informative name in an expression."""
     inner = node.value if isinstance(node, ast.FormattedValue) else node
     if isinstance(inner, ast.Name):
         return inner.id
@@ -282,7 +278,7 @@ def _annotation(hint: Any) -> Any:
 
 
 def _plain(text: str) -> str:
-    """Without the modules that names come from."""
+    """Drop module prefixes."""
     text = re.sub(r"<regraft[^>]*>", "SILENT", text)
     text = re.sub(r"Annotated\[([^,]+), Doc\(.*?\)\](?= = |$)", r"\1", text)
     text = re.sub(r"numpy\.ndarray\[.*numpy\.dtype\[numpy\.(\w+)\]\]", r"NDArray[\1]", text)
@@ -303,7 +299,7 @@ def _fields(kind: type) -> Iterable[str]:
 
 
 def _results(function: Any) -> dict[str, type]:
-    """The dataclass that a function gives back, if it is one of ours."""
+    """The dataclass that a function returns, if it is one of ours."""
     hint = inspect.signature(function).return_annotation
     is_ours = inspect.isclass(hint) and hint.__module__.startswith("regraft.")
     return {hint.__name__: hint} if is_ours and dataclasses.is_dataclass(hint) else {}

@@ -1,7 +1,7 @@
-"""Write docs/reference/ from the code, and the picture of the architecture from its contract.
+"""Write docs/reference/ from the code, and the architecture picture from the import contract.
 
-`python docs/generate.py` writes the pages; with --check it writes nothing and fails when one is
-stale. Pages of the course are compared as well, without what their code printed.
+`python docs/generate.py` writes the pages; with --check it writes nothing and fails if one is
+stale. Course pages are compared as well, without their outputs.
 """
 
 import contextlib
@@ -18,9 +18,10 @@ import describe
 import picture
 from typer.main import get_command
 
-from regraft import config, presets
-from regraft.chapters import read_chapters
-from regraft.cli import app, show
+from regraft.apps.cli import app
+from regraft.apps.cli.inspect import shown
+from regraft.apps.course.chapters import read_chapters
+from regraft.config import presets, schema
 
 DOCS_DIR = Path(__file__).resolve().parent
 REFERENCE_DIR = DOCS_DIR / "reference"
@@ -53,30 +54,35 @@ def cli_page() -> str:
 
 
 def settings_page() -> str:
-    """All settings, then what each preset changes."""
+    """All settings, then the presets."""
     lines = [
         "# Settings",
         "",
         NOTE,
         "",
-        "A setting is given in a TOML file (`--config`), or singly with `--set section.key=value`.",
-        "`none` switches off what can be off. A run folder keeps its settings in `config.json`.",
+        "Settings come from a TOML file (`--config`) or from `--set section.key=value`.",
+        "`none` switches an optional one off. A run folder keeps its settings in `config.json`.",
     ]
     section = ""
-    for row in config.read_setting_help():
+    for row in schema.read_setting_help():
         if row.key.partition(".")[0] != section:
             section = row.key.partition(".")[0]
             lines += ["", f"## {section}", "", "| setting | meaning |", "|---|---|"]
         # Two columns, so that a phone shows both.
-        kind = f"{row.type}; by default {show.shown(row.default)}"
+        kind = f"{row.type}; default {shown(row.default)}"
         lines.append(f"| `{row.key}` | {row.help}<br>*{kind}* |")
-    lines += ["", "## Presets", "", "What each changes from the defaults above, for each recipe."]
+    lines += [
+        "",
+        "## Presets",
+        "",
+        "What each preset changes from the defaults above, for each recipe.",
+    ]
     for name, recipes in presets.PRESETS.items():
         lines += ["", f"### {name}", "", f"{presets.PRESET_HELP[name]}", ""]
         lines += ["| recipe | settings |", "|---|---|"]
         for recipe, sections in recipes.items():
             changes = ", ".join(
-                f"`{part}.{key}={show.shown(value)}`"
+                f"`{part}.{key}={shown(value)}`"
                 for part, values in sections.items()
                 for key, value in values.items()
             )
@@ -119,7 +125,7 @@ def pages() -> dict[Path, str]:
 
 
 def with_outputs(path: Path) -> str:
-    """A page whose Python is arithmetic, with what each block prints in the block behind it."""
+    """A page whose Python blocks are run, each followed by a block with its output."""
     names: dict[str, Any] = {"open": lambda name: (DOCS_DIR.parent / name).open(encoding="utf-8")}
 
     def ran(block: re.Match[str]) -> str:
@@ -132,18 +138,18 @@ def with_outputs(path: Path) -> str:
 
 
 def stale_chapters() -> list[Path]:
-    """Pages of the course whose text or code is not that of their chapter."""
-    found = []
+    """Course pages whose text or code differs from their chapter."""
+    stale = []
     for chapter in read_chapters():
         path = course.PAGES_DIR / f"{chapter.name}.md"
         expected = course.page(chapter, None, images_dir=path.parent)
         if course.without_outputs(_current(path)) != expected:
-            found.append(path)
-    return found
+            stale.append(path)
+    return stale
 
 
 def main() -> int:
-    """Write the pages, or compare them; the exit code says whether all is well."""
+    """Write the pages, or compare them; exit code 1 if one is stale."""
     if "--check" not in sys.argv[1:]:
         for path, text in pages().items():
             path.parent.mkdir(exist_ok=True)

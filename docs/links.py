@@ -1,8 +1,7 @@
-"""The site's hook for mkdocs: pages that live outside docs/, and links that lead out of it.
+"""mkdocs hook: show pages from outside docs/, and rewrite links that lead out of it.
 
-In the repository every link is relative to the file it stands in, so that it works on the host.
-Here the same links are turned to where the pages lie in the site; a link to a file that the site
-does not hold, such as a source file, stays as text.
+In the repository links are relative to their file, so that they work on the host. On the site a
+link to a file that the site does not contain, such as a source file, becomes plain text.
 """
 
 import os
@@ -14,7 +13,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
-# Pages of the repository that the site shows as well, and where.
+# Pages outside docs/ that the site shows, and where.
 OUTSIDE = {
     "CONTRIBUTING.md": "CONTRIBUTING.md",
     "SECURITY.md": "SECURITY.md",
@@ -33,26 +32,26 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: MkDocsConfig, files: Files) -> str:
-    """Turn the links of a page to where they lead in the site."""
+    """Rewrite the links of a page for the site."""
     source = Path(page.file.abs_src_path)
     parts = CODE.split(markdown)
-    # Odd parts are code, in which nothing is a link.
+    # Odd parts are code, which contains no links.
     parts[::2] = [
-        LINK.sub(lambda link: _turned(link, source=source, page=page, files=files), part)
+        LINK.sub(lambda link: _rewritten(link, source=source, page=page, files=files), part)
         for part in parts[::2]
     ]
     return "".join(parts)
 
 
 def site_path(path: Path) -> str:
-    """Where a file of the repository lies in the site, if it is there at all."""
+    """The place of a repository file on the site, whether it is there or not."""
     if path.is_relative_to(ROOT / "docs"):
         return path.relative_to(ROOT / "docs").as_posix()
     name = path.relative_to(ROOT).as_posix()
     return OUTSIDE.get(name, name)
 
 
-def _turned(link: re.Match[str], *, source: Path, page: Any, files: Files) -> str:
+def _rewritten(link: re.Match[str], *, source: Path, page: Any, files: Files) -> str:
     bang, text, target, anchor = link.groups()
     if not target or re.match(r"[a-z]+:", target):
         return link.group()

@@ -1,12 +1,13 @@
-"""The architecture as a picture: one box a module, in the order of the import contract.
+"""Draw the architecture from the import contract in pyproject.toml: one box per room.
 
-Comes in: the layers in pyproject.toml, which `lint-imports` enforces, and the first line of every
-module. Goes out: an SVG that cannot go stale. A module imports only modules to its left, or in
-bands above; those in one column do not import each other.
+The contract is enforced by `lint-imports`, and the modules are read from src/, so the picture
+cannot go stale.
 """
 
 import ast
 import sys
+import textwrap
+from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -17,99 +18,113 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
-COLUMNS = 7
-BOX_WIDTH, BOX_HEIGHT = 118, 30
-GAP_X, GAP_Y, MARGIN = 22, 8, 16
-BAND_GAP = 26
+PACKAGE_DIR = ROOT / "src" / "regraft"
+WIDTH, MARGIN, GAP, PADDING = 980, 14, 8, 10
+LINE_HEIGHT, CHARACTER_WIDTH = 16, 6.7
 LIGHT, HEAVY = ("#e0f2f1", "#00796b"), ("#fff3e0", "#e65100")
-INK = "#263238"
+INK, FADED = "#263238", "#546e7a"
 
 
 def layers() -> list[list[str]]:
-    """Modules by layer, from what imports nothing to the command line."""
-    contract = _contracts()["The tree is the pipeline"]
+    """Rooms by layer, from the one that imports nothing up to the apps."""
+    contract = _contracts()["Eleven rooms"]
     return [[name.strip() for name in layer.split("|")] for layer in reversed(contract["layers"])]
 
 
-def light_modules() -> set[str]:
-    """Modules that never import torch by themselves."""
-    contract = _contracts()["Light modules never import torch"]
+def light_rooms() -> set[str]:
+    """Rooms of which no module imports torch."""
+    contract = _contracts()["Light rooms never import torch"]
     return {name.removeprefix("regraft.") for name in contract["source_modules"]}
 
 
+def modules(room: str) -> Iterator[str]:
+    """The modules of a room in one line, then one line for each package inside it."""
+    if not (PACKAGE_DIR / room).is_dir():
+        return
+    yield " · ".join(_module_names(PACKAGE_DIR / room))
+    for path in sorted((PACKAGE_DIR / room).iterdir()):
+        if (path / "__init__.py").exists():
+            yield f"{path.name}/  {' · '.join(_module_names(path))}"
+
+
 def architecture_svg() -> str:
-    """The picture: bands of columns, read from left to right and from top to bottom."""
-    bands = [layers()[start : start + COLUMNS] for start in range(0, len(layers()), COLUMNS)]
-    width = 2 * MARGIN + COLUMNS * BOX_WIDTH + (COLUMNS - 1) * GAP_X
+    """The picture, read from top to bottom: a room imports only rooms above it."""
     parts: list[str] = []
     top = MARGIN
-    for band in bands:
-        height = max(len(layer) for layer in band) * (BOX_HEIGHT + GAP_Y) - GAP_Y
-        middle = top + height / 2
-        for column, layer in enumerate(band):
-            left = MARGIN + column * (BOX_WIDTH + GAP_X)
-            parts += _column(layer, left=left, middle=middle)
-            if column:
-                parts.append(_arrow(left - GAP_X + 3, middle))
-        top += height + BAND_GAP
-    legend = top
-    parts += _legend(legend)
-    total = legend + BOX_HEIGHT + MARGIN
+    for layer in layers():
+        width = (WIDTH - 2 * MARGIN - GAP * (len(layer) - 1)) / len(layer)
+        texts = [_lines(room, width=width) for room in layer]
+        height = max(len(lines) for lines in texts) * LINE_HEIGHT + 2 * PADDING - 2
+        for number, (room, lines) in enumerate(zip(layer, texts, strict=True)):
+            left = MARGIN + number * (width + GAP)
+            parts += _box(room, lines, left=left, top=top, width=width, height=height)
+        top += height + GAP
+    parts += _legend(top)
+    total = top + LINE_HEIGHT + MARGIN
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {total:g}" '
-        f'font-family="system-ui, sans-serif" font-size="13" role="img" '
-        f'aria-label="Modules of regraft in the order in which they may import each other">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {total:g}" '
+        f'font-family="system-ui, sans-serif" font-size="12" role="img" '
+        f'aria-label="The rooms of regraft: each imports only rooms above it">'
     )
-    return "\n".join(
-        [head, f'<rect width="{width}" height="{total:g}" fill="#fff"/>', *parts, "</svg>", ""]
-    )
+    background = f'<rect width="{WIDTH}" height="{total:g}" fill="#fff"/>'
+    return "\n".join([head, background, *parts, "</svg>", ""])
 
 
-def _column(layer: list[str], *, left: float, middle: float) -> list[str]:
-    height = len(layer) * (BOX_HEIGHT + GAP_Y) - GAP_Y
-    light = light_modules()
-    boxes = []
-    for number, name in enumerate(layer):
-        top = middle - height / 2 + number * (BOX_HEIGHT + GAP_Y)
-        fill, edge = LIGHT if name in light else HEAVY
-        boxes.append(
-            f"<g><title>{escape(_first_line(name))}</title>"
-            f'<rect x="{left:g}" y="{top:g}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="5" '
-            f'fill="{fill}" stroke="{edge}"/>'
-            f'<text x="{left + BOX_WIDTH / 2:g}" y="{top + 20:g}" text-anchor="middle" '
-            f'fill="{INK}">{escape(name)}</text></g>'
-        )
-    return boxes
+def _module_names(folder: Path) -> list[str]:
+    return sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
 
 
-def _arrow(left: float, middle: float) -> str:
-    right = left + GAP_X - 7
-    return (
-        f'<path d="M{left:g} {middle:g}H{right:g}m-5 -4l5 4l-5 4" fill="none" stroke="{INK}" '
-        'stroke-opacity="0.55"/>'
-    )
+def _lines(room: str, *, width: float) -> list[tuple[str, str]]:
+    """(colour, text) of each line in a box; the first follows the name of the room."""
+    longest = int((width - 2 * PADDING) / CHARACTER_WIDTH)
+    indent = " " * (len(room) + 4)
+    sentence = textwrap.wrap(_first_line(room), longest, initial_indent=indent) or [""]
+    names = [part for line in modules(room) for part in textwrap.wrap(line, longest)]
+    return [(INK, line.strip()) for line in sentence] + [(FADED, line) for line in names]
+
+
+def _box(
+    room: str,
+    lines: list[tuple[str, str]],
+    *,
+    left: float,
+    top: float,
+    width: float,
+    height: float,
+) -> list[str]:
+    fill, edge = LIGHT if room in light_rooms() else HEAVY
+    x, y = left + PADDING, top + PADDING + 11
+    parts = [
+        f'<rect x="{left:g}" y="{top:g}" width="{width:g}" height="{height:g}" rx="5" '
+        f'fill="{fill}" stroke="{edge}"/>'
+    ]
+    name = f'<tspan font-weight="bold" font-size="13">{room}</tspan>'
+    for number, (colour, line) in enumerate(lines):
+        text = f'{name}<tspan dx="10">{escape(line)}</tspan>' if number == 0 else escape(line)
+        y_line = y + number * LINE_HEIGHT
+        parts.append(f'<text x="{x:g}" y="{y_line:g}" fill="{colour}">{text}</text>')
+    return parts
 
 
 def _legend(top: float) -> list[str]:
     parts = []
     texts = ((LIGHT, "never imports torch"), (HEAVY, "may import torch"))
     for number, ((fill, edge), text) in enumerate(texts):
-        left = MARGIN + number * 190
+        left = MARGIN + number * 170
         parts.append(
-            f'<rect x="{left}" y="{top + 8:g}" width="16" height="14" rx="3" fill="{fill}" '
-            f'stroke="{edge}"/><text x="{left + 24}" y="{top + 20:g}" fill="{INK}">{text}</text>'
+            f'<rect x="{left}" y="{top + 2:g}" width="16" height="12" rx="3" fill="{fill}" '
+            f'stroke="{edge}"/><text x="{left + 24}" y="{top + 12:g}" fill="{INK}">{text}</text>'
         )
-    note = "data flows to the right, then to the next row; a file imports only what is before it"
-    left = MARGIN + 2 * 190
-    parts.append(f'<text x="{left}" y="{top + 20:g}" fill="{INK}" fill-opacity="0.8">{note}</text>')
+    note = "Data flows down. A room imports only rooms above it."
+    parts.append(f'<text x="{MARGIN + 340}" y="{top + 12:g}" fill="{INK}">{note}</text>')
     return parts
 
 
-def _first_line(name: str) -> str:
-    source = ROOT / "src" / "regraft" / name
+def _first_line(room: str) -> str:
+    source = PACKAGE_DIR / room
     path = source / "__init__.py" if source.is_dir() else source.with_suffix(".py")
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return (ast.get_docstring(ast.parse(text)) or name).partition("\n")[0]
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or room
+    return docstring.partition("\n")[0].replace("`", "")
 
 
 def _contracts() -> dict[str, Any]:

@@ -6,20 +6,22 @@ import math
 from pathlib import Path
 from typing import Any
 
-from regraft.evidence import (
+from regraft.comparison.arms import parse_arms
+from regraft.comparison.results import (
+    ArmInfo,
     ArmSummary,
     Comparison,
-    ConfidenceBin,
     CurvePoint,
     LabelDoubt,
     LabelWorth,
-    LengthBin,
     Mistake,
     Opening,
     PairedTest,
     Split,
 )
-from regraft.metrics import Interval
+from regraft.report.tables import comparison_to_dict
+from regraft.stats.metrics import ConfidenceBin, LengthBin
+from regraft.stats.significance import Interval
 
 SCRIPT = 'A <script>alert("x")</script> & a | pipe\nin two lines'
 
@@ -28,10 +30,15 @@ def interval(mean: float, margin: float) -> Interval:
     return Interval(mean, mean - margin, mean + margin)
 
 
+def info(name: str) -> ArmInfo:
+    """What the analysis knows of a built-in arm."""
+    (arm,) = parse_arms([name], bases=[name.partition(":")[2]])
+    return arm.info()
+
+
 def arm(name: str, *, curves: tuple[tuple[float, ...], ...], test: float) -> ArmSummary:
     return ArmSummary(
-        name=name,
-        description=f"the {name} arm",
+        **{**dataclasses.asdict(info(name)), "description": f"the {name} arm"},
         num_seeds=len(curves),
         valid_accuracy=interval(test, 0.03),
         test_accuracy=interval(test, 0.02),
@@ -249,3 +256,13 @@ def told(out: Path) -> dict[str, Any]:
     assert len(values["openings"]) == 1
     del values["openings"]
     return values
+
+
+def without_times(comparison: Comparison) -> dict[str, Any]:
+    plain = comparison_to_dict(comparison)
+    del plain["created"]
+    for part in (*plain["arms"], *plain["curve"]):
+        del part["seconds"]
+    for opening in plain["openings"]:
+        del opening["when"]
+    return plain

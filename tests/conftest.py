@@ -22,7 +22,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 import pytest  # noqa: E402
 from browsers import careful_page, chromium  # noqa: E402
 
-from regraft.config import Settings, resolve  # noqa: E402
+from regraft.config.resolution import resolve  # noqa: E402
+from regraft.config.schema import Settings  # noqa: E402
+from regraft.data.text.records import Example  # noqa: E402
 
 GOLDEN_DIR = Path(__file__).parent / "golden"
 
@@ -47,6 +49,12 @@ def make_examples(num_examples: int, *, seed: int = 0) -> list[tuple[str, str]]:
         sentences = [make_sentence(source, label=label) for _ in range(source.randint(1, 3))]
         examples.append((f"{'. '.join(sentences)}. (note {seed}-{row})", label))
     return examples
+
+
+def make_records(num_examples: int, *, seed: int = 0) -> list[Example]:
+    """The same pairs as examples of train.csv."""
+    made = make_examples(num_examples, seed=seed)
+    return [Example(text, label, "train.csv", row) for row, (text, label) in enumerate(made, 2)]
 
 
 def write_examples(path: Path, num_examples: int, *, seed: int = 0) -> Path:
@@ -146,7 +154,7 @@ class Recorder:
 
     def advance(self, amount: float = 1, *, note: str = "") -> None:
         self._done += amount
-        is_training = self.tasks[-1] in ("pre-train", "fine-tune")
+        is_training = self.tasks[-1].startswith(("pre-train", "fine-tune"))
         if is_training and self._done == self._interrupt_at:
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -159,7 +167,7 @@ class Recorder:
 @pytest.fixture(scope="session")
 def shared_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pre-trained run folder that fills in and continues texts, made once: for reading only."""
-    from regraft.pretrain import pretrain
+    from regraft.training.pretraining import pretrain
 
     folder = tmp_path_factory.mktemp("base")
     text = folder / "documents.txt"
@@ -173,7 +181,7 @@ def shared_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def shared_classifier(shared_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder with a classifier grafted onto the shared base, made once: for reading only."""
-    from regraft.finetune import finetune
+    from regraft.classifiers.finetuning import finetune
 
     folder = tmp_path_factory.mktemp("classifier")
     train = write_examples(folder / "train.csv", 32, seed=3)

@@ -12,12 +12,13 @@ import jaxtyping
 import torch
 from conftest import make_examples
 
-from regraft.config import Settings, TokenizerSettings, resolve
-from regraft.heads import Model, build_classifier, build_language_model
-from regraft.model import pair_key
-from regraft.runfolder import RunFolder, RunInfo
-from regraft.tokenizer import Tokenizer
-from regraft.vocabulary import train_tokenizer
+from regraft.config.resolution import resolve
+from regraft.config.schema import Settings, TokenizerSettings
+from regraft.data.tokens.tokenizer import Tokenizer
+from regraft.data.tokens.training import train_tokenizer
+from regraft.models.bag import pair_key
+from regraft.models.heads import Model, build_classifier, build_language_model
+from regraft.training.run_folder import RunFolder, RunInfo
 
 LABELS = ("bad", "good", "so so")
 THRESHOLDS = (0.5, 0.4, 0.6)

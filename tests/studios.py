@@ -11,14 +11,14 @@ import httpx2
 import numpy as np
 from conftest import make_examples
 
-from regraft.serve.server import bound_socket
-from regraft.studio.app import Studio
-from regraft.studio.labelfile import LabelFile
-from regraft.studio.labelling import Session
-from regraft.studio.models import Models
-from regraft.studio.runs import RunsFolder
-from regraft.studio.server import build_server
-from regraft.text import Document
+from regraft.apps.serve.server import bound_socket
+from regraft.apps.studio.app import Studio
+from regraft.apps.studio.labelfile import LabelFile
+from regraft.apps.studio.labelling import Session
+from regraft.apps.studio.models import Models
+from regraft.apps.studio.runs import RunsFolder
+from regraft.apps.studio.server import build_server
+from regraft.data.text.records import Document
 
 CLASSES = ("negative", "positive")
 

@@ -1,13 +1,19 @@
-"""The public surface: `__all__`, laziness, and names that are both a function and a module."""
+"""The public surface: `__all__`, laziness, and what each room shows to the others."""
 
+import ast
 import importlib
+import pkgutil
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 import regraft
+
+SOURCE = Path(regraft.__file__).parent
+ROOMS = sorted(path.name for path in SOURCE.iterdir() if (path / "__init__.py").exists())
 
 
 def run_python(code: str) -> str:
@@ -28,7 +34,7 @@ def test_public_name_resolves(name: str) -> None:
 
 
 def test_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="module 'regraft' has no attribute 'pretrian'"):
+    with pytest.raises(AttributeError, match="pretrian"):
         regraft.pretrian  # noqa: B018
 
 
@@ -37,28 +43,28 @@ def test_import_loads_nothing_heavy() -> None:
     assert run_python(code) == "False"
 
 
-@pytest.mark.parametrize("name", ["pretrain", "finetune", "compare", "generate", "ledger"])
-def test_function_wins_over_its_module(name: str) -> None:
-    module = importlib.import_module(f"regraft.{name}")
-    function = getattr(regraft, name)
-    assert function is getattr(module, name)
-    assert callable(function)
+@pytest.mark.parametrize("room", ROOMS)
+def test_room_exposes_its_surface_and_no_module_hides_a_name(room: str) -> None:
+    package = importlib.import_module(f"regraft.{room}")
+    modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
+    public_names = getattr(package, "__all__", [])  # apps, the top room, shows none
+    assert not modules & set(public_names)
+    for name in public_names:
+        assert getattr(package, name) is not None
 
 
-def test_function_wins_when_module_was_imported_first() -> None:
-    code = (
-        "import regraft.pretrain, regraft; print(regraft.pretrain.__name__, type(regraft.pretrain))"
-    )
-    assert run_python(code) == "pretrain <class 'function'>"
-
-
-def test_function_wins_when_used_before_its_module() -> None:
-    code = (
-        "import regraft; first = regraft.pretrain\n"
-        "from regraft.pretrain import pretrain\n"
-        "print(first is pretrain is regraft.pretrain)"
-    )
-    assert run_python(code) == "True"
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_import_only_public_names_of_other_rooms(room: str) -> None:
+    foreign = []
+    for path in sorted((SOURCE / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or not node.module:
+                continue
+            _, _, place = node.module.partition("regraft.")
+            other = place.partition(".")[0]
+            if other in ROOMS and other != room and place != other:
+                foreign.append(f"{path.relative_to(SOURCE)}:{node.lineno} imports from {place}")
+    assert not foreign
 
 
 def test_version_is_the_installed_one() -> None:

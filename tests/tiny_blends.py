@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from regraft.config import resolve
-from regraft.fit import fit
-from regraft.synthetic import synthetic_reviews
+from regraft.classifiers.fitting import fit
+from regraft.config.resolution import resolve
+from regraft.data.synthetic import synthetic_reviews
 
 TINY_BAG = {
     "model.width": 16,

@@ -1,6 +1,6 @@
 """`python -m regraft` is the command `regraft`."""
 
-from regraft.cli import main
+from regraft.apps.cli import main
 
 if __name__ == "__main__":
     main()

@@ -1,7 +1,6 @@
-"""The few ways in which regraft refuses, each told to a person in three parts.
+"""The errors a user can fix, each with three parts: the problem, what was expected, what to do.
 
-Comes in: what is wrong (with its value and place), what would be right, what to do. Goes out: one
-message. Only the command line catches these; the library raises them and never prints.
+Only the command line catches them; the library raises them and never prints.
 """
 
 from functools import partial
@@ -9,7 +8,7 @@ from typing import Any
 
 
 class RegraftError(Exception):
-    """A mistake a user can mend. `problem` names value and place; `expected` may be left empty."""
+    """An error the user can fix. `problem` names value and place; `expected` may be empty."""
 
     def __init__(self, problem: str, expected: str = "", *, remedy: str) -> None:
         self.problem = problem
@@ -18,8 +17,8 @@ class RegraftError(Exception):
         super().__init__(" ".join(part for part in (problem, expected, remedy) if part))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Python would call the class with the joined message alone, and lack `remedy`: an error
-        # raised in a worker process would arrive as the death of that worker.
+        # By default unpickling calls the class with the joined message and without `remedy`, so an
+        # error raised in a worker process would look like a crash of that worker.
         return partial(type(self), remedy=self.remedy), (self.problem, self.expected)
 
 
@@ -40,7 +39,7 @@ class DiskError(RegraftError):
 
 
 class DiskFullError(DiskError):
-    """There is no room left for a file; what was there before is untouched."""
+    """The disk is full; existing files are untouched."""
 
 
 class CorpusError(RegraftError):
@@ -48,8 +47,8 @@ class CorpusError(RegraftError):
 
 
 class TrainingError(RegraftError):
-    """Training cannot go on: a non-finite loss, nothing to learn from."""
+    """Training cannot continue: a non-finite loss, or nothing to learn from."""
 
 
 class DivergedError(TrainingError):
-    """A loss or a gradient became infinite or no number: the learning rate is too large."""
+    """A loss or gradient became infinite or NaN: the learning rate is too high."""

@@ -13,7 +13,7 @@ from browsers import opened, wait_told
 from random_runs import tiny_tokenizer, write_run
 from studios import running
 
-from regraft.runfolder import RunFolder
+from regraft.training.run_folder import RunFolder
 
 PAUSE = 1_600  # a little more than the page takes between two looks
 
@@ -129,7 +129,7 @@ def test_a_damaged_run_is_not_ticked_and_cannot_be(page, folder, studio):
 
 def test_a_comparison_that_runs_is_listed_as_training(page, folder, studio):
     (folder / "compared" / "arms").mkdir(parents=True)
-    (folder / "compared" / "arms" / "task.json").write_text("{}", encoding="utf-8")
+    (folder / "compared" / "arms" / "setup.json").write_text("{}", encoding="utf-8")
     opened(page, studio, "runs")
     page.wait_for_selector("#runs-rows .status.training")
     row = page.locator("#runs-rows tr", has_text="compared")

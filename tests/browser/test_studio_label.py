@@ -18,9 +18,9 @@ import pytest
 from browsers import careful_page, opened, wait_told
 from studios import CLASSES, documents, open_session, running, word_vectors
 
-from regraft.studio.labelfile import LabelFile
-from regraft.studio.labelling import Session
-from regraft.text import Document
+from regraft.apps.studio.labelfile import LabelFile
+from regraft.apps.studio.labelling import Session
+from regraft.data.text.records import Document
 
 
 def num_labelled(page: Any, num: int) -> None:

@@ -13,8 +13,8 @@ import pytest
 from comparisons import told
 from conftest import TINY, write_examples
 
-from regraft.evidence import Comparison
-from regraft.request import load_comparison
+from regraft.comparison.plan import load_comparison
+from regraft.comparison.results import Comparison
 
 FLAGS = [f"--set={key}={value}" for key, value in TINY.items() if key.startswith(("data", "train"))]
 ARMS = "pretrained,scratch,linear,nbsvm,latent,embedding"

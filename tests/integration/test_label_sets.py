@@ -10,24 +10,26 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from commands import Stopping, assert_names, refusal, run
 from conftest import TINY, Recorder, make_examples
 from random_runs import LABELS, THRESHOLDS, unchecked, write_run
 from safetensors.torch import load_file
 from sklearn.metrics import f1_score
-from test_bad_input import refusal, run
-from test_sentence_pairs import Stopping
 
-from regraft.batches import example_rows
-from regraft.classifier import TextClassifier
-from regraft.config import Settings, resolve
+from regraft.classifiers.estimator import TextClassifier
+from regraft.classifiers.finetuning import MICRO_F1, calibrate, chosen_thresholds, finetune
+from regraft.classifiers.scoring import SetEvaluation, evaluate
+from regraft.config.resolution import resolve
+from regraft.config.schema import Settings
+from regraft.data.rows import example_rows
+from regraft.data.text.readers import load_examples
+from regraft.data.text.records import Labels
 from regraft.errors import ConfigError, DataError, RunFolderError
-from regraft.evaluate import SetEvaluation, evaluate, label_probabilities
-from regraft.finetune import MICRO_F1, calibrate, chosen_thresholds, finetune
-from regraft.interop.huggingface import export_huggingface
-from regraft.interop.onnx import export_onnx
-from regraft.metrics import f1_thresholds, fit_temperature, tempered
-from regraft.runfolder import load_run, read_info, read_metrics
-from regraft.text import Labels, load_examples
+from regraft.export.huggingface import export_huggingface
+from regraft.export.onnx import export_onnx
+from regraft.stats.metrics import f1_thresholds, fit_temperature, tempered
+from regraft.training.inference import label_probabilities
+from regraft.training.run_folder import load_run, read_info, read_metrics
 
 SET_TINY = [f"--set={key}={value}" for key, value in TINY.items()]
 WORDS = {"art": "a painting", "food": "a soup", "travel": "a train"}
@@ -238,7 +240,7 @@ def test_classifier_takes_sets_and_indicators(tmp_path: Path):
     again = TextClassifier.load(tmp_path / "run")
     assert (again.predict(texts) == by_sets.predict(texts)).all()
     assert again.predict_sets(texts) == by_sets.predict_sets(texts)
-    with pytest.raises(DataError, match="y holds the label 'new', which was not learned"):
+    with pytest.raises(DataError, match="y holds the label 'new'"):
         by_sets.score(texts, [*sets[:-1], {"new"}])
 
 
@@ -261,11 +263,11 @@ def test_answers_that_are_no_sets_are_refused():
         classifier.fit(texts, np.array([[1, 0]] * 16))
     with pytest.raises(DataError, match="y holds lists of 0 and 1, all of one length"):
         classifier.fit(texts, [[1, 0], [0, 1]] * 8)
-    with pytest.raises(DataError, match="one label only, 'art'"):
+    with pytest.raises(DataError, match="only one label, 'art'"):
         classifier.fit(texts, [{"art"}, set()] * 8)
-    with pytest.raises(ConfigError, match="y holds sets of labels, and the recipe"):
+    with pytest.raises(ConfigError, match=r"The recipe supports .* several labels each"):
         TextClassifier().fit(texts, sets)
-    with pytest.raises(ConfigError, match="and y holds single labels"):
+    with pytest.raises(ConfigError, match=r"supports .* one label each, not .* several labels"):
         TextClassifier("scratch", settings={**TINY, "data.label_separator": "|"}).fit(
             texts, ["a", "b"] * 8
         )
@@ -330,7 +332,7 @@ def test_command_prints_the_linear_row(files: dict[str, Path], tmp_path: Path):
     done = run(*finetune_args(files["train"], tmp_path / "out", *more))
     assert done.exit_code == 0, done.output
     assert "valid micro-F1 by epoch" in done.stdout
-    (row,) = [line for line in done.stdout.splitlines() if "the linear arm (TF-IDF)" in line]
+    (row,) = [line for line in done.stdout.splitlines() if "TF-IDF" in line]
     assert float(row.split()[-1].rstrip("%")) > 90
 
 
@@ -338,31 +340,29 @@ def test_bad_labels_are_refused(files: dict[str, Path], tmp_path: Path):
     out, test = tmp_path / "out", tmp_path / "bad.csv"
     test.write_text("text,label\na,x\nb,\nc,x|x\n")
     assert refusal(run(*finetune_args(test, out))) == (
-        f"{test} holds one label only, 'x'. A classifier needs at least two classes. "
-        "Add examples of another class, or name another column of labels."
+        f"{test} has only one label, 'x'. A classifier needs at least two classes. "
+        "Add examples of another class, or pass --label-column with another column."
     )
     test.write_text("text,label\na,\nb,\n")
-    assert refusal(run(*finetune_args(test, out))).startswith(f"{test} holds no label.")
+    assert refusal(run(*finetune_args(test, out))).startswith(f"{test} has no label.")
     test.write_text("text,label\na,food|mood\n")
     told = refusal(run(*finetune_args(files["train"], out, "--valid", test)))
     assert told.startswith(f"Labels differ between splits: 'mood' occurs only in {test} (row 2).")
     lines = tmp_path / "bad.jsonl"
     lines.write_text('{"text": "a", "label": ["x|y"]}\n')
     assert refusal(run(*finetune_args(lines, out))).startswith(
-        f"The label 'x|y' of {lines} row 1 holds the separator '|'."
+        f"The label 'x|y' of {lines} row 1 contains the separator '|'."
     )
     lines.write_text('{"text": "a", "label": ["x", "y"]}\n')
     single = [each for each in finetune_args(lines, out) if each not in ("--label-separator", "|")]
     assert refusal(run(*single)).endswith(
-        "Pass --label-separator for several labels, or --label with another column."
+        "Pass --label-separator for several labels, or --label-column with another column."
     )
     test.write_text("text,label\na,0.5|1.25\nb,0.5\n")
     assert "are floats, such as '0.5'" in refusal(run(*finetune_args(test, out)))
-    assert "train.rdrop: compares one distribution" in refusal(
-        run(*finetune_args(test, out, "--set=train.rdrop=1"))
-    )
+    assert "train.rdrop: " in refusal(run(*finetune_args(test, out, "--set=train.rdrop=1")))
     assert not out.exists()
-    with pytest.raises(ConfigError, match="it is empty"):
+    with pytest.raises(ConfigError, match="label_separator"):
         set_settings(**{"data.label_separator": ""})
 
 
@@ -372,7 +372,7 @@ def test_a_separator_that_separates_nothing_is_told(tmp_path: Path):
     progress = Recorder()
     settings = set_settings(**{"train.epochs": 1})
     finetune(base=None, train=path, out=tmp_path / "out", settings=settings, progress=progress)
-    assert any("has more than one label: is '|' what stands" in m for m in progress.messages)
+    assert any("has more than one label: is '|'" in m for m in progress.messages)
 
 
 def test_what_knows_one_label_says_so(
@@ -381,25 +381,21 @@ def test_what_knows_one_label_says_so(
     out = tmp_path / "out"
     train = ["--train", files["train"], "--out", out, "--set=data.max_length=24"]
     sets = "--set=data.label_separator=|"
-    refused = "data.label_separator is '|', and {} knows one label a text."
     others = ["--valid", files["valid"], "--test", files["test"]]
     compare = run("compare", "--base", shared_base, *train, *others, sets)
-    assert refusal(compare).startswith(refused.format("`regraft compare`"))
-    unlabelled = ["--self-train", 1, "--unlabelled", files["test"]]
+    assert_names(refusal(compare), "arm supports", "data.label_separator is '|'")
+    unlabelled = ["--self-train", 1, "--text", files["test"]]
     told = run("finetune", "--base", shared_base, *train, "--label-separator", "|", *unlabelled)
-    assert refusal(told).startswith(refused.format("--self-train"))
+    assert_names(refusal(told), "--self-train supports", "data.label_separator is '|'")
     fit = run("fit", "--text", files["test"], *train[:4], sets)
     assert "data.label_separator: pre-training reads no labels" in refusal(fit)
     explained = run("explain", set_run, "a soup")
-    assert refusal(explained).startswith(refused.format("an explanation"))
+    assert_names(refusal(explained), "An explanation supports", "data.label_separator is '|'")
     served = run("serve", set_run)
-    assert refusal(served).startswith(refused.format("`regraft serve`"))
+    assert_names(refusal(served), "`regraft serve` supports", "data.label_separator is '|'")
     learned = run("evaluate", shared_classifier, files["test"], "--label-separator", "|")
-    assert refusal(learned) == (
-        f"{shared_classifier} learned one label each, and data.label_separator is '|'. "
-        "Read the file as the run learned, or fine-tune anew."
-    )
-    with pytest.raises(ConfigError, match="learned several labels"):
+    assert_names(refusal(learned), shared_classifier, "several labels", "'|'")
+    with pytest.raises(ConfigError, match="supports single texts with several labels"):
         evaluate(set_run, files["test"], data=resolve("finetune").data)
     with pytest.raises(ConfigError, match="gives every text one label"):
         TextClassifier.load(shared_classifier).predict_sets(["a"])

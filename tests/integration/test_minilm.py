@@ -18,10 +18,10 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from regraft.bases import load_base
-from regraft.batches import ExampleRows
-from regraft.cli import app
-from regraft.config import DataSettings
+from regraft.apps.cli import app
+from regraft.config.schema import DataSettings
+from regraft.data.rows import ExampleRows
+from regraft.training.bases import load_base
 
 transformers = pytest.importorskip("transformers")
 
@@ -182,5 +182,5 @@ def test_run_on_a_foreign_base_is_not_exported(
     arguments = ["export", classifier[0], "--format", "hf", "--out", tmp_path / "out"]
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert result.exit_code == 2
-    assert "stands on a Hugging Face model, whose layers regraft does not know" in result.stderr
+    assert "is based on a Hugging Face model" in result.stderr
     assert not (tmp_path / "out").exists()

@@ -8,19 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from commands import Stopping, assert_names, refusal, run
 from conftest import TINY, make_examples
 from random_runs import unchecked, write_run
 from safetensors.torch import load_file
-from test_bad_input import refusal, run
 
-from regraft.classifier import PAIR_COLUMN, TextClassifier
-from regraft.config import Settings, resolve
+from regraft.classifiers.estimator import PAIR_COLUMN, TextClassifier
+from regraft.classifiers.finetuning import finetune
+from regraft.classifiers.scoring import evaluate
+from regraft.config.resolution import resolve
+from regraft.config.schema import Settings
 from regraft.errors import ConfigError, DataError, RunFolderError
-from regraft.evaluate import class_probabilities, evaluate
-from regraft.finetune import finetune
-from regraft.interop.huggingface import export_huggingface
-from regraft.interop.onnx import export_onnx
-from regraft.runfolder import load_run, read_settings
+from regraft.export.huggingface import export_huggingface
+from regraft.export.onnx import export_onnx
+from regraft.training.inference import class_probabilities
+from regraft.training.run_folder import load_run, read_settings
 
 SET_TINY = [f"--set={key}={value}" for key, value in TINY.items()]
 
@@ -95,7 +97,7 @@ def test_evaluation_reads_the_columns_it_is_told(
     renamed = tmp_path / "renamed.csv"
     renamed.write_text(files["test"].read_text().replace("text,answer,label", "q,a,label", 1))
     plain = run("evaluate", pair_run, files["test"], "--json")
-    told = run("evaluate", pair_run, renamed, "--text", "q", "--text-pair", "a", "--json")
+    told = run("evaluate", pair_run, renamed, "--text-column", "q", "--pair-column", "a", "--json")
     assert plain.exit_code == told.exit_code == 0
     assert json.loads(plain.stdout) == json.loads(told.stdout)
 
@@ -127,27 +129,6 @@ def test_resumed_run_equals_a_straight_one(files: dict[str, Path], tmp_path: Pat
         finetune(**given, resume=stop is not None)
         runs.append(load_file(tmp_path / name / "model.safetensors"))
     assert all(torch.equal(runs[0][name], runs[1][name]) for name in runs[0])
-
-
-class Stopping:
-    """A progress that presses Ctrl-C at a step."""
-
-    def __init__(self, step: int) -> None:
-        self.left = step
-
-    def start(self, name: str, *, total: int | None) -> None:
-        self.is_training = name == "fine-tune"
-
-    def advance(self, amount: int = 1, *, note: str = "") -> None:
-        self.left -= self.is_training
-        if not self.left:
-            raise KeyboardInterrupt
-
-    def finish(self) -> None:
-        pass
-
-    def say(self, message: str) -> None:
-        pass
 
 
 @pytest.mark.parametrize(
@@ -221,7 +202,7 @@ def test_classifier_learns_and_keeps_pairs(tmp_path: Path):
     assert read_settings(tmp_path / "run").data.pair_column == PAIR_COLUMN
     loaded = TextClassifier.load(tmp_path / "run")
     assert loaded.predict_proba(texts) == pytest.approx(chances_NC, abs=1e-6)
-    with pytest.raises(DataError, match="X holds single texts, and this classifier learned pairs"):
+    with pytest.raises(DataError, match="single texts, and this classifier was trained on pairs"):
         loaded.predict(["A bore."])
     with pytest.raises(DataError, match=r"Pair 2 is \('a',\)"):
         loaded.predict([("a", "b"), ("a",)])
@@ -232,16 +213,16 @@ def test_classifier_learns_and_keeps_pairs(tmp_path: Path):
 def test_classifier_of_texts_refuses_pairs():
     texts, names = zip(*make_examples(12), strict=True)
     classifier = TextClassifier("scratch", epochs=1, settings=TINY).fit(texts, names)
-    with pytest.raises(DataError, match="X holds pairs, and this classifier learned single texts"):
+    with pytest.raises(DataError, match="pairs, and this classifier was trained on single texts"):
         classifier.predict([("a", "b")])
-    with pytest.raises(ConfigError, match="X holds single texts"):
+    with pytest.raises(ConfigError, match=r"supports single texts .* not pairs of texts"):
         TextClassifier("scratch", settings={**TINY, "data.pair_column": "b"}).fit(texts, names)
-    with pytest.raises(ConfigError, match="X holds pairs, and the recipe reads single texts"):
+    with pytest.raises(ConfigError, match=r"The recipe supports .* not pairs of texts"):
         TextClassifier().fit(list(zip(texts, texts, strict=True)), names)
 
 
 def test_padding_changes_no_score_of_a_pair(pair_run: Path):
-    from regraft.batches import ExampleRows
+    from regraft.data.rows import ExampleRows
 
     loaded = load_run(pair_run)
     pairs = [pair[:2] for pair in make_pairs(9, seed=4)]
@@ -260,30 +241,32 @@ def finetune_args(train: Path, out: Path) -> list[Any]:
 
 def test_bad_pairs_are_refused(files: dict[str, Path], tmp_path: Path):
     out = tmp_path / "out"
-    told = refusal(run(*finetune_args(files["train"], out), "--text-pair", "answr"))
+    told = refusal(run(*finetune_args(files["train"], out), "--pair-column", "answr"))
     assert told.startswith(f"{files['train']} has no column 'answr'.")
-    assert told.endswith("Did you mean 'answer'? Pass --text-pair NAME.")
+    assert told.endswith("Did you mean 'answer'? Pass --pair-column NAME.")
     hole = tmp_path / "hole.csv"
     hole.write_text("text,answer,label\na,b,x\nc, ,y\n")
-    assert refusal(run(*finetune_args(hole, out), "--text-pair", "answer")) == (
-        f"{hole} row 3 has no second text: its 'answer' is empty. A pair is two texts. "
+    assert refusal(run(*finetune_args(hole, out), "--pair-column", "answer")) == (
+        f"{hole} row 3 has no second text: its 'answer' is empty. A pair has two texts. "
         "Fill it in, or remove the row."
     )
     lines = tmp_path / "lines.txt"
     lines.write_text("__label__x one\n__label__y two\n")
-    assert refusal(run(*finetune_args(lines, out), "--text-pair", "answer")) == (
-        f"{lines} has no columns, and the second text was sought in 'answer'. Pairs are read from "
-        ".csv .tsv .jsonl .parquet. Convert the file, or leave --text-pair away."
+    assert refusal(run(*finetune_args(lines, out), "--pair-column", "answer")) == (
+        f"{lines} has no columns, but data.pair_column is 'answer'. Pairs are read from "
+        ".csv .tsv .jsonl .parquet. Convert the file, or omit --pair-column."
     )
-    same = refusal(run(*finetune_args(files["train"], out), "--text-pair", "text"))
-    assert "data.pair_column: 'text' is data.text_column, too" in same
-    long = run(*finetune_args(files["train"], out), "--text-pair", "answer", "--set=data.windows=2")
-    assert "data.windows: reads on in one long text" in refusal(long)
+    same = refusal(run(*finetune_args(files["train"], out), "--pair-column", "text"))
+    assert "data.pair_column: 'text' is also data.text_column" in same
+    long = run(
+        *finetune_args(files["train"], out), "--pair-column", "answer", "--set=data.windows=2"
+    )
+    assert "data.windows: " in refusal(long)
     bag = run(
         *("finetune", "--base", "scratch", "--train", files["train"], "--out", out),
-        *("--preset", "bag", "--text-pair", "answer"),
+        *("--preset", "bag", "--pair-column", "answer"),
     )
-    assert "cannot tell them apart" in refusal(bag)
+    assert "data.pair_column: the bag family" in refusal(bag)
     pretrain = run("pretrain", files["train"], "--out", out, "--set=data.pair_column=answer")
     assert "pre-training reads single texts" in refusal(pretrain)
     assert not out.exists()
@@ -295,27 +278,23 @@ def test_what_reads_single_texts_says_so(
     out = tmp_path / "out"
     train = ["--train", files["train"], "--out", out, "--set=data.max_length=24"]
     pair = "--set=data.pair_column=answer"
-    single = "data.pair_column is 'answer', and {} reads single texts."
     others = ["--valid", files["valid"], "--test", files["test"]]
     compare = run("compare", "--base", shared_base, *train, *others, pair)
-    assert refusal(compare).startswith(single.format("`regraft compare`"))
-    adapt = run("finetune", "--base", shared_base, *train, "--text-pair", "answer", "--adapt", 1)
-    assert refusal(adapt).startswith(single.format("--adapt"))
-    unlabelled = ["--self-train", 1, "--unlabelled", files["test"]]
-    told = run("finetune", "--base", shared_base, *train, "--text-pair", "answer", *unlabelled)
-    assert refusal(told).startswith(single.format("--self-train"))
+    assert_names(refusal(compare), "arm supports", "data.pair_column is 'answer'")
+    adapt = run("finetune", "--base", shared_base, *train, "--pair-column", "answer", "--adapt", 1)
+    assert_names(refusal(adapt), "--adapt supports", "data.pair_column is 'answer'")
+    unlabelled = ["--self-train", 1, "--text", files["test"]]
+    told = run("finetune", "--base", shared_base, *train, "--pair-column", "answer", *unlabelled)
+    assert_names(refusal(told), "--self-train supports", "data.pair_column is 'answer'")
     fit = run("fit", "--text", files["test"], *train[:4], pair)
     assert "pre-training reads single texts" in refusal(fit)
     explained = run("explain", pair_run, "a bore")
-    assert refusal(explained).startswith(single.format("an explanation"))
+    assert_names(refusal(explained), "An explanation supports", "data.pair_column is 'answer'")
     served = run("serve", pair_run)
-    assert refusal(served).startswith(single.format("`regraft serve`"))
-    learned = run("predict", shared_classifier, files["test"], "--text-pair", "answer")
-    assert refusal(learned) == (
-        f"{shared_classifier} learned single texts, and --text-pair is 'answer'. "
-        "Leave --text-pair away, or fine-tune on pairs."
-    )
-    with pytest.raises(ConfigError, match="learned pairs of texts"):
+    assert_names(refusal(served), "`regraft serve` supports", "data.pair_column is 'answer'")
+    learned = run("predict", shared_classifier, files["test"], "--pair-column", "answer")
+    assert_names(refusal(learned), shared_classifier, "pairs of texts", "'answer'")
+    with pytest.raises(ConfigError, match="supports pairs of texts"):
         evaluate(pair_run, files["test"], data=resolve("finetune").data)
     with pytest.raises(RunFolderError):
         finetune(base=None, train=files["train"], out=pair_run, settings=pair_settings())
@@ -327,7 +306,7 @@ def test_leak_is_a_pair_that_occurs_twice(tmp_path: Path):
     # The first row shares one text only; the second is there already.
     (tmp_path / "test.csv").write_text(head + "a b c,j k l,x\ng h i,j  k l,y\n")
     paths = [tmp_path / "train.csv", tmp_path / "test.csv"]
-    told = json.loads(run("data", "check", *paths, "--text-pair", "answer", "--json").stdout)
+    told = json.loads(run("data", "check", *paths, "--pair-column", "answer", "--json").stdout)
     assert [(leak["row"], leak["other_row"]) for leak in told["leaks"]] == [(3, 3)]
     assert told["files"][0]["words"]["max"] == 6
     alone = json.loads(run("data", "check", *paths, "--json").stdout)

@@ -16,8 +16,8 @@ import pytest
 from conftest import TINY, make_examples, write_examples
 from typer.testing import CliRunner, Result
 
-from regraft.cli import app
-from regraft.report.words import verdict_parts
+from regraft.apps.cli import app
+from regraft.report.sentences import verdict_parts
 
 # A model that learns the adjectives: the story has to end with something to tell.
 ABLE = {**TINY, "data.max_length": 64, "model.width": 24, "model.dropout": 0, "train.lr": 0.005}
@@ -182,7 +182,7 @@ def test_control_c_saves_and_says_how_to_go_on(story: Story, tmp_path: Path) -> 
     assert stdout == ""
     again = shlex.join(["regraft", *command[3:], "--resume"])
     assert stderr.splitlines()[-2:] == [
-        f"Interrupted. What is done is in {out}. Go on with:",
+        f"Interrupted. The unfinished run is in {out}. Continue with:",
         f"  {again}",
     ]
     assert "Traceback" not in stderr

@@ -1,24 +1,23 @@
-"""How figures are drawn: lines named at their ends, and SVG that belongs to a page.
+"""How figures are drawn: colours and markers of arms, lines with names at their ends, SVG.
 
-Comes in: lines in percent with their styles. Goes out: axes drawn on, and the text of a figure as a
-file or as part of a page. Knows neither arms nor comparisons.
+No two arms differ by colour alone. Knows nothing of comparisons.
 """
 
 import html
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from regraft.report.palette import GRID, INK, MUTED, Style, page_variables
-from regraft.report.words import clipped
+from regraft.report.sentences import clipped
 from regraft.runtime import write_text, write_whole
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -29,10 +28,82 @@ MAX_NAME = 22
 
 
 @dataclass(frozen=True)
-class Line:
-    """An arm's line in percent; the band may be empty. One point stands for the whole axis.
+class Style:
+    """How an arm is drawn; `variable` names its colour in the style sheet."""
 
-    `rings` mark points beside the line; `value` is named at its end, if not its last.
+    variable: str
+    colour: str
+    dark_colour: str
+    marker: str
+
+
+# After the colour-blind safe palette of Okabe and Ito, darkened so that text is readable.
+_STYLES = {
+    "pretrained": Style("pretrained", "#0072b2", "#5ab4ea", "o"),
+    "scratch": Style("scratch", "#c04f00", "#f0955a", "s"),
+    "frozen": Style("frozen", "#00805c", "#45c9a1", "^"),
+    "linear": Style("linear", "#4a4e57", "#c3c7d0", "D"),
+    "latent": Style("latent", "#86660a", "#e3c34d", "v"),
+    "nbsvm": Style("nbsvm", "#a8457e", "#e58fbf", "P"),
+    "lstm": Style("lstm", "#a52a2a", "#ff8a80", "X"),
+    "cnn": Style("cnn", "#5a6e00", "#b5cf4e", "<"),
+    "embedding": Style("embedding", "#6a4bb8", "#b39df3", ">"),
+    "fit": Style("fit", "#006d7a", "#4fd0dd", "*"),
+    # The blend is what `fit` makes, its features what pre-training gives.
+    "blend": Style("fit", "#006d7a", "#4fd0dd", "*"),
+    "features": Style("pretrained", "#0072b2", "#5ab4ea", "o"),
+}
+# Further bases, and arms of a later version, in their order.
+_OTHERS = (
+    Style("other-1", "#3b55a8", "#8fabff", "p"),
+    Style("other-2", "#7d4a2d", "#d9a184", "h"),
+    Style("other-3", "#8b3fa0", "#d794ea", "d"),
+    Style("other-4", "#2f6b3a", "#86cf92", "8"),
+)
+
+INK, MUTED, GRID, CARD = "#1d2026", "#646870", "#e4e2dc", "#ffffff"
+_DARK = {"ink": "#e9e8e3", "muted": "#a0a4ad", "grid": "#30343c", "card": "#1c1f25"}
+
+
+def arm_styles(names: Iterable[str]) -> dict[str, Style]:
+    """A style for each arm; the same name has the same style in every report."""
+    styles: dict[str, Style] = {}
+    num_others = 0
+    for name in names:
+        style = _STYLES.get(name)
+        if style is None:
+            style = _OTHERS[num_others % len(_OTHERS)]
+            num_others += 1
+        styles[name] = style
+    return styles
+
+
+def page_variables() -> dict[str, str]:
+    """The variable for each colour that a figure may hold."""
+    variables = {style.colour: style.variable for style in (*_STYLES.values(), *_OTHERS)}
+    return {**variables, INK: "ink", MUTED: "muted", GRID: "grid", CARD: "card"}
+
+
+def light_css() -> str:
+    """Declarations of all variables for paper and light screens."""
+    return _css({variable: colour for colour, variable in page_variables().items()})
+
+
+def dark_css() -> str:
+    """The same variables for dark screens."""
+    styles = (*_STYLES.values(), *_OTHERS)
+    return _css({**{style.variable: style.dark_colour for style in styles}, **_DARK})
+
+
+def _css(colours: Mapping[str, str]) -> str:
+    return " ".join(f"--{name}: {colour};" for name, colour in colours.items())
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line in percent; the band may be empty. One point stands for the whole axis.
+
+    `rings` mark points; `value` is written at its end, if it is not the last point.
     """
 
     name: str
@@ -59,7 +130,7 @@ def line_axes(names: Sequence[str]) -> "tuple[Figure, Axes]":
 
 
 def name_axes(axes: "Axes", *, title: str, across: str) -> None:
-    """A title above, what is across below, and nothing that is not needed."""
+    """A title above and the x-axis label below."""
     axes.set_xlabel(across, color=MUTED, fontsize=FONT_POINTS)
     axes.set_title(title, loc="left", color=INK, fontsize=FONT_POINTS + 1)
     calm_axes(axes)
@@ -82,7 +153,7 @@ def draw_lines(axes: "Axes", lines: Sequence[Line]) -> None:
     alpha = 0.16 if len(lines) <= 4 else 0.09
     for place, line in enumerate(lines):
         colour, marker = line.style.colour, line.style.marker
-        # The first arm is the one that matters: it lies on top where lines meet.
+        # The first arm matters most: it is drawn on top.
         height = 3 - place / len(lines)
         if len(line.xs) == 1 and axes.get_xscale() == "linear":
             axes.axhline(line.ys[0], color=colour, linewidth=1.6, linestyle=DASHES, zorder=height)
@@ -96,13 +167,13 @@ def draw_lines(axes: "Axes", lines: Sequence[Line]) -> None:
             axes.plot([x], [y], "o", markersize=9, fillstyle="none", color=colour, zorder=4)
     axes.margins(y=0.08)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True))
-    # Drawn once and for all, or the names would be moved apart by another scale.
+    # Fixed, or the names would be placed on another scale.
     axes.set_ylim(*axes.get_ylim())
     _label_line_ends(axes, lines)
 
 
 def _label_line_ends(axes: "Axes", lines: Sequence[Line]) -> None:
-    """Each arm's name and last value right of the axes, moved apart where they would collide."""
+    """Each name and last value right of the axes, moved apart where they would collide."""
     low, high = axes.get_ylim()
     height_points = 72 * axes.bbox.height / axes.figure.dpi
     gap = 1.45 * FONT_POINTS / height_points * (high - low)
@@ -134,7 +205,7 @@ def _label_line_ends(axes: "Axes", lines: Sequence[Line]) -> None:
 
 
 def _spread(rising: Sequence[float], gap: float, *, low: float, high: float) -> list[float]:
-    """The rising values moved apart to at least `gap`, as near as can be, between low and high.
+    """Rising values moved apart to at least `gap`, as little as possible, between low and high.
 
     Where they do not all fit, they pass `low`.
     """
@@ -148,7 +219,7 @@ def _spread(rising: Sequence[float], gap: float, *, low: float, high: float) -> 
                 moved[index + 1] += missing / 2
         moved[0] = max(moved[0], low)
         moved[-1] = min(moved[-1], high)
-    # What is left of it is settled from the top.
+    # What remains is resolved from the top.
     for index in range(len(moved) - 2, -1, -1):
         moved[index] = min(moved[index], moved[index + 1] - gap)
     return moved
@@ -176,12 +247,13 @@ def figure_to_svg(figure: "Figure", *, transparent: bool = False) -> str:
     return buffer.getvalue()
 
 
-def figure_for_page(figure: "Figure", *, name: str, described: str) -> str:
+def figure_for_page(figure: "Figure", *, name: str, described: str) -> "Markup":
     """The figure as part of a page: no prolog, no background, the page's colours and font.
 
-    `described` is what a reader who cannot see it is told. Ids begin with `name`, as several
-    figures share a page.
+    `described` is for screen readers. Ids begin with `name`, because several figures share a page.
     """
+    from markupsafe import Markup
+
     svg = figure_to_svg(figure, transparent=True)
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
@@ -192,4 +264,5 @@ def figure_for_page(figure: "Figure", *, name: str, described: str) -> str:
     svg = svg.replace("xlink:href", "href")
     for colour, variable in page_variables().items():
         svg = svg.replace(colour, f"var(--{variable})")
-    return svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(described)}"', 1)
+    label = f'<svg role="img" aria-label="{html.escape(described)}"'
+    return Markup(svg.replace("<svg", label, 1))

@@ -1,7 +1,6 @@
-"""The figures of a report: accuracy by epoch, label curve, reliability, length, members of a blend.
+"""The figures of a report: training and label curves, calibration, text length, members of a blend.
 
-Comes in: a Comparison, or scores. Goes out: matplotlib figures, and their SVG as a file or as part
-of a page. Figures are small in inches, so that their text can be read when a phone shows them.
+Figures are small in inches, so that their text is readable on a phone.
 """
 
 import dataclasses
@@ -9,21 +8,24 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from regraft.evidence import ArmSummary, Comparison, CurvePoint, LabelWorth, about
-from regraft.metrics import Interval
+from regraft.comparison import ArmSummary, Comparison, CurvePoint, LabelWorth, about
 from regraft.report.drawing import (
+    CARD,
     DASHES,
     FONT_POINTS,
+    INK,
     MAX_NAME,
+    MUTED,
     WIDTH,
     Line,
+    Style,
+    arm_styles,
     calm_axes,
     draw_lines,
     line_axes,
     name_axes,
 )
-from regraft.report.palette import CARD, INK, MUTED, Style, arm_styles
-from regraft.report.words import (
+from regraft.report.sentences import (
     base_arm,
     clipped,
     drawn_worth,
@@ -31,6 +33,7 @@ from regraft.report.words import (
     percent,
     words_range,
 )
+from regraft.stats import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +47,7 @@ MAX_BANDS = 4
 
 
 def comparison_figures(comparison: Comparison) -> "dict[str, Figure]":
-    """Every figure that the comparison has values for, by the name of its file."""
+    """Every figure that there are values for, by file name."""
     figures = {}
     if any(len(curve) > 1 for arm in comparison.arms for curve in arm.valid_curves):
         figures["accuracy"] = accuracy_figure(comparison)
@@ -60,15 +63,15 @@ def comparison_figures(comparison: Comparison) -> "dict[str, Figure]":
 
 
 def has_curve(comparison: Comparison) -> bool:
-    """One number of labels makes no curve."""
+    """Are there several numbers of labels?"""
     return len({point.num_labels for point in comparison.curve}) > 1
 
 
 def accuracy_figure(comparison: Comparison) -> "Figure":
     """Accuracy on valid against the epoch: mean over seeds, the seeds' range as a band.
 
-    An arm that knows no epochs is a dashed line. Arms are named at their line's end, with the mean
-    of what their runs kept; a ring is an epoch whose weights were kept.
+    An arm without epochs is a dashed line. Names are at the end of their lines, with the mean of
+    what the runs kept; a ring is an epoch whose weights were kept.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -99,7 +102,7 @@ def accuracy_figure(comparison: Comparison) -> "Figure":
 
 
 def _to_the_end(arm: ArmSummary) -> list[tuple[float, ...]]:
-    """The curves of an arm made equally long: a run that stopped early stays at what it kept."""
+    """Curves of equal length: a run that stopped early stays at the value it kept."""
     longest = max(map(len, arm.valid_curves), default=0)
     return [
         (*curve, *[kept] * (longest - len(curve)))
@@ -112,7 +115,7 @@ def _chose_epochs(arm: ArmSummary) -> bool:
 
 
 def _kept(arm: ArmSummary) -> list[tuple[int, float]]:
-    """(epoch, accuracy on valid) of what each run kept: the last, if none was chosen."""
+    """(epoch, accuracy on valid) that each run kept: the last, if none was chosen."""
     chosen = arm.chosen if len(arm.chosen) == len(arm.valid_curves) else ()
     kept = []
     for run, curve in enumerate(arm.valid_curves):
@@ -133,7 +136,7 @@ def curve_figure(comparison: Comparison) -> "Figure":
 
 
 def macro_f1_figure(comparison: Comparison) -> "Figure":
-    """The same of macro-F1, in which a rare class counts as much as a frequent one."""
+    """Macro-F1, in which rare classes count as much as frequent ones."""
     figure, _, _ = _label_curve(
         comparison, score=lambda point: point.deciding_macro_f1, title="Macro-F1 on test, %"
     )
@@ -248,7 +251,7 @@ def calibration_figure(comparison: Comparison) -> "Figure":
     figure.text(
         0.53,
         0.12 / height,
-        "across: confidence, %; up: right, %",
+        "x: confidence, %; y: accuracy, %",
         ha="center",
         color=MUTED,
         fontsize=FONT_POINTS,

@@ -1,21 +1,23 @@
-"""A Comparison as Markdown: for a repository, a pull request or a log.
-
-Comes in: a finished Comparison and the names of its figures, which lie beside the file. Goes out:
-the text of report.md.
-"""
+"""A Comparison as Markdown: for a repository, a pull request or a log."""
 
 import html
 from collections.abc import Iterable, Sequence
 
-from regraft.evidence import Comparison
-from regraft.report import words
-from regraft.report.elements import MAX_MATRIX_CLASSES
-from regraft.report.page import MAX_CLASSES, REPEAT, ran_facts
+from regraft.comparison import Comparison
+from regraft.report import sentences as words
+from regraft.report.comparison_html import MAX_CLASSES, REPEAT, ran_facts
+from regraft.report.html import MAX_MATRIX_CLASSES
 from regraft.report.tables import encodable
 
 
-def comparison_to_markdown(comparison: Comparison, *, figures: Iterable[str]) -> str:
-    """The report in plain text; `figures` are those whose PNG lies beside it."""
+def comparison_to_markdown(
+    comparison: Comparison,
+    *,
+    figures: Iterable[str],
+    warnings: Sequence[str] = (),
+    more: Sequence[str] = (),
+) -> str:
+    """The report in plain text; `figures` are those whose PNG is in the same folder."""
     drawn = set(figures)
     headline, rest = words.verdict_parts(comparison.verdict)
     parts = [
@@ -23,7 +25,7 @@ def comparison_to_markdown(comparison: Comparison, *, figures: Iterable[str]) ->
         inline(rest),
         f"**{inline(words.worth_in_words(comparison))}**" if comparison.worth else "",
         words.lead(comparison),
-        *[f"> **Note.** {inline(warning)}" for warning in comparison.warnings],
+        *[f"> **Note.** {inline(warning)}" for warning in (*comparison.warnings, *warnings)],
         *_learning(comparison, drawn),
         *_curve(comparison, drawn),
         *_arms(comparison),
@@ -35,8 +37,9 @@ def comparison_to_markdown(comparison: Comparison, *, figures: Iterable[str]) ->
         *_confusion(comparison),
         *_data(comparison),
         *_openings(comparison),
+        *more,
         *_ran(comparison),
-        f"Made on {inline(comparison.created)}.",
+        f"Created {inline(comparison.created)}.",
     ]
     return joined(parts)
 
@@ -67,7 +70,7 @@ def _learning(comparison: Comparison, drawn: set[str]) -> list[str]:
     if "accuracy" not in drawn:
         return []
     return [
-        "## While they learned",
+        "## Training curves",
         "![Accuracy on valid after every epoch](accuracy.png)",
         words.accuracy_note(comparison),
     ]
@@ -77,13 +80,13 @@ def _curve(comparison: Comparison, drawn: set[str]) -> list[str]:
     if "curve" not in drawn:
         return []
     sizes = sorted({point.num_labels for point in comparison.curve})
-    found = {(point.arm, point.num_labels): point.deciding for point in comparison.curve}
+    scores = {(point.arm, point.num_labels): point.deciding for point in comparison.curve}
     rows = [
-        [name, *[words.interval_in_words(found.get((name, size))) for size in sizes]]
+        [name, *[words.interval_in_words(scores.get((name, size))) for size in sizes]]
         for name in dict.fromkeys(point.arm for point in comparison.curve)
     ]
     return [
-        "## With more labels",
+        "## Label curve",
         "![Accuracy on test against the number of labels](curve.png)",
         words.curve_note(comparison),
         table(["arm, accuracy in %", *[f"{size:,} labels" for size in sizes]], rows),
@@ -100,7 +103,7 @@ def _macro_f1(comparison: Comparison) -> list[str]:
 def _worths(comparison: Comparison) -> list[str]:
     if not comparison.more_worths:
         return []
-    columns = ["arm", "labels more", "95 %", "best rival"]
+    columns = ["arm", "more labels", "95 %", "best rival"]
     return [f"{words.worths_title(comparison)}:", table(columns, words.worth_rows(comparison))]
 
 
@@ -109,7 +112,7 @@ def _arms(comparison: Comparison) -> list[str]:
     columns = ["arm", "test accuracy, %"]
     columns += ["without leaks, %"] if shows_leaks else []
     columns += [f"against {words.base_arm(comparison)}"] if comparison.tests else []
-    columns += ["macro-F1, %", "valid, %", "cost", "seeds"]
+    columns += ["macro-F1, %", f"{words.tuned_on(comparison).lower()}, %", "cost", "seeds"]
     rows = []
     for arm in comparison.arms:
         row = [arm.name, words.interval_in_words(arm.test_accuracy)]
@@ -133,7 +136,7 @@ def _arms(comparison: Comparison) -> list[str]:
             ]
         )
     return [
-        "## The arms",
+        "## Arms",
         table(columns, rows),
         words.arms_note(comparison),
         "\n".join(f"- {inline(arm.name)}: {inline(arm.description)}" for arm in comparison.arms),
@@ -143,10 +146,10 @@ def _arms(comparison: Comparison) -> list[str]:
 def _tests(comparison: Comparison) -> list[str]:
     if not comparison.tests:
         return []
-    told = [
-        f"- {inline(words.paired_test_in_words(test))}" for test in words.told_tests(comparison)
+    lines = [
+        f"- {inline(words.paired_test_in_words(test))}" for test in words.shown_tests(comparison)
     ]
-    return ["## Are the differences real?", "\n".join(told), words.tests_note(comparison)]
+    return ["## Significance tests", "\n".join(lines), words.tests_note(comparison)]
 
 
 def _calibration(comparison: Comparison, drawn: set[str]) -> list[str]:
@@ -163,8 +166,8 @@ def _calibration(comparison: Comparison, drawn: set[str]) -> list[str]:
     columns = ["arm", "calibration error, %", "temperature", "error with it, %"]
     num_columns = 4 if has_temperature else 2
     return [
-        "## How sure, how right",
-        "![Reliability of every arm](calibration.png)" if "calibration" in drawn else "",
+        "## Calibration",
+        "![Reliability diagrams](calibration.png)" if "calibration" in drawn else "",
         words.calibration_note(comparison),
         table(columns[:num_columns], [row[:num_columns] for row in rows]),
     ]
@@ -174,7 +177,7 @@ def _lengths(comparison: Comparison, drawn: set[str]) -> list[str]:
     if "lengths" not in drawn:
         return []
     return [
-        "## Short texts and long ones",
+        "## Accuracy by text length",
         "![Accuracy on test by the length of the text](lengths.png)",
         words.LENGTH_NOTE,
     ]
@@ -184,8 +187,9 @@ def _mistakes(comparison: Comparison) -> list[str]:
     if not comparison.mistakes:
         return []
     return [f"## {inline(words.mistakes_title(comparison))}"] + [
-        f"> {inline(words.clipped(mistake.text))}\n>\n> is **{inline(mistake.label)}**, "
-        f"predicted **{inline(mistake.predicted)}** at {100 * mistake.probability:.0f} %"
+        f"> {inline(words.clipped(mistake.text))}\n>\n> Labelled **{inline(mistake.label)}**, "
+        f"predicted **{inline(mistake.predicted)}** with probability "
+        f"{100 * mistake.probability:.0f} %"
         for mistake in comparison.mistakes
     ]
 
@@ -203,12 +207,12 @@ def _doubts(comparison: Comparison) -> list[str]:
         ]
         for doubt in comparison.label_doubts
     ]
-    columns = ["row", "label", "the runs say", "at", "text"]
-    return ["## Labels to doubt", words.doubts_note(comparison), table(columns, rows)]
+    columns = ["row", "label", "predicted", "probability", "text"]
+    return ["## Possible label errors", words.doubts_note(comparison), table(columns, rows)]
 
 
 def _confusion(comparison: Comparison) -> list[str]:
-    """Of the base arm only; all of them are in report.html."""
+    """Of the base arm; report.html has all of them."""
     if len(comparison.labels) > MAX_MATRIX_CLASSES:
         return []
     base = words.base_arm(comparison)
@@ -217,12 +221,12 @@ def _confusion(comparison: Comparison) -> list[str]:
         [label, *[f"{count:,}" for count in counts]]
         for label, counts in zip(comparison.labels, arm.confusion, strict=True)
     ]
-    title = f"## What the {inline(base)} arm takes for what"
+    title = f"## Confusion matrix of {inline(base)}"
     return [title, table(["label", *comparison.labels], rows), words.CONFUSIONS_NOTE]
 
 
 def _data(comparison: Comparison) -> list[str]:
-    parts = ["## The data"]
+    parts = ["## Data"]
     if comparison.splits:
         labels = list(dict.fromkeys(label for s in comparison.splits for label in s.counts))
         rows = [
@@ -238,17 +242,17 @@ def _data(comparison: Comparison) -> list[str]:
 def _openings(comparison: Comparison) -> list[str]:
     if not comparison.openings:
         return []
-    told = [f"- {inline(words.opening_in_words(opening))}" for opening in comparison.openings]
-    title = "## How often the test was opened"
-    return [title, words.openings_sentence(comparison), "\n".join(told)]
+    lines = [f"- {inline(words.opening_in_words(opening))}" for opening in comparison.openings]
+    title = "## Test set openings"
+    return [title, words.openings_sentence(comparison), "\n".join(lines)]
 
 
 def _ran(comparison: Comparison) -> list[str]:
-    parts = ["## What ran"]
+    parts = ["## Reproducibility"]
     if comparison.command:
         parts.append(fenced(comparison.command))
     if comparison.request is not None:
-        parts += ["The same again, from the report:", fenced(REPEAT)]
+        parts += ["Repeat from this report:", fenced(REPEAT)]
     for title, facts in ran_facts(comparison).items():
         if facts:
             parts.append(f"### {title}\n\n" + table(["name", "value"], facts))

@@ -1,7 +1,6 @@
-"""A Comparison for programs: plain values for JSON, and tables for spreadsheets.
+"""A Comparison for programs: plain values for JSON, and CSV tables for spreadsheets.
 
-Comes in: a finished Comparison. Goes out: values that JSON can hold and the text of CSV files. A
-number that was not found is null, or an empty cell.
+A missing number is null, or an empty cell.
 """
 
 import csv
@@ -13,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from regraft.evidence import Comparison
-from regraft.metrics import Interval
+from regraft.comparison import Comparison
+from regraft.stats import Interval
 
 
 def comparison_to_dict(comparison: Comparison) -> dict[str, Any]:
-    """Plain values ready for JSON, but for the outcomes, which have a file of their own.
+    """Plain values ready for JSON, without the outcomes, which have their own file.
 
-    A number that is not finite becomes null.
+    Numbers that are not finite become null.
     """
     values: dict[str, Any] = plain(dataclasses.replace(comparison, outcomes=None))
     del values["outcomes"]
@@ -28,7 +27,7 @@ def comparison_to_dict(comparison: Comparison) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Any of our values as JSON knows them."""
+    """Any of our values as JSON has them."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
         return {field.name: plain(getattr(value, field.name)) for field in fields}
@@ -46,7 +45,7 @@ def plain(value: Any) -> Any:
 
 
 def encodable(text: str) -> str:
-    """JSON data may hold half a surrogate pair, which no file can; it becomes a question mark."""
+    """JSON data may contain half a surrogate pair, which no file can; it becomes `?`."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -156,7 +155,7 @@ def _tests(comparison: Comparison) -> str:
 
 
 def interval_columns(name: str) -> list[str]:
-    """The heads of an interval's three columns."""
+    """The three columns of an interval."""
     return [name, f"{name}_low", f"{name}_high"]
 
 

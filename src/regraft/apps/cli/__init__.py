@@ -1,0 +1,173 @@
+"""The command `regraft`: its commands, and what happens when one fails.
+
+Commands import the library inside their functions, so that `regraft --help` does not load torch.
+This is the only place that catches RegraftError.
+"""
+
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from regraft.apps.cli import (
+    compare,
+    course,
+    data,
+    demo,
+    explain,
+    export,
+    finetune,
+    fit,
+    inspect,
+    predict,
+    pretrain,
+    serve,
+    studio,
+    terminal,
+    tokenizer,
+)
+from regraft.apps.cli.options import Command
+from regraft.errors import RegraftError
+from regraft.runtime import keep_memory, share_cores
+
+EXIT_MISTAKE = 2
+EXIT_INTERRUPTED = 130
+# Where the context of a command keeps its words.
+_WORDS = f"{__name__}.words"
+
+
+class _Commands(TyperGroup):
+    """Turns a RegraftError into a message and an exit code; bugs keep their traceback."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """In the order of `_COMMANDS`; typer would put groups last."""
+        return sorted(self.commands, key=list(_COMMANDS).index)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()  # a broken pipe is noticed here, where typer exits quietly
+            return result
+        except RegraftError as error:
+            terminal.show_error(str(error))
+            raise typer.Exit(EXIT_MISTAKE) from error
+        except KeyboardInterrupt as interrupt:
+            where = f" The unfinished run is in {interrupt}." if str(interrupt) else ""
+            terminal.show_message(f"Interrupted.{where}{self._continuation(ctx)}")
+            raise typer.Exit(EXIT_INTERRUPTED) from interrupt
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep the words of the command, to show how to continue it."""
+        ctx.meta[_WORDS] = list(args)
+        parsed: list[str] = super().parse_args(ctx, args)
+        return parsed
+
+    def _continuation(self, ctx: Any) -> str:
+        """The command that continues an interrupted one; empty if there is none."""
+        command = self.commands.get(ctx.invoked_subcommand or "")
+        can_resume = command and any(option.name == "resume" for option in command.params)
+        if not can_resume and ctx.invoked_subcommand != "tokenize":
+            return ""
+        flags = ["--resume"] if can_resume else []
+        if "TORCHELASTIC_RUN_ID" in os.environ:  # the options of torchrun are unknown here
+            return f" Repeat the command{' with --resume' if can_resume else ''} to continue."
+        words = [word for word in ctx.meta[_WORDS] if word not in flags]
+        return f" Continue with:\n  {shlex.join(['regraft', *words, *flags])}"
+
+
+# Plain help: rich would take more time than everything else in `regraft --help`.
+_LOOKS: dict[str, Any] = {"rich_markup_mode": None, "no_args_is_help": True}
+
+app = typer.Typer(
+    name="regraft",
+    cls=_Commands,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
+    **_LOOKS,
+)
+
+# In the order of the pipeline, which `regraft --help` keeps.
+_COMMANDS: dict[str, Callable[..., None] | dict[str, Callable[..., None]]] = {
+    "demo": demo.demo,
+    "fit": fit.fit,
+    "data": {"check": data.check, "list": data.list_corpora, "fetch": data.fetch},
+    "tokenizer": {"train": tokenizer.train, "show": tokenizer.show},
+    "tokenize": tokenizer.tokenize,
+    "pretrain": pretrain.pretrain,
+    "import": pretrain.import_,
+    "finetune": finetune.finetune,
+    "compare": compare.compare,
+    "evaluate": predict.evaluate,
+    "predict": predict.predict,
+    "explain": explain.explain,
+    "generate": predict.generate,
+    "fill": predict.fill,
+    "export": export.export,
+    "serve": serve.serve,
+    "studio": studio.studio,
+    "attention": inspect.attention,
+    "picture": inspect.picture,
+    "params": inspect.params,
+    "settings": inspect.settings,
+    "bench": pretrain.bench,
+    "course": {
+        "list": course.list_questions,
+        "notebooks": course.notebooks,
+        "check": course.check,
+    },
+}
+_GROUP_HELP = {
+    "data": "Check data before using it; fetch corpora.",
+    "tokenizer": "Train a tokenizer; show the tokens of a text.",
+    "course": "Learn how it works: chapters to run, with answers checked.",
+}
+for _name, _command in _COMMANDS.items():
+    if isinstance(_command, dict):
+        _group = typer.Typer(**_LOOKS)
+        for _part, _function in _command.items():
+            _group.command(_part, cls=Command)(_function)
+        app.add_typer(_group, name=_name, help=_GROUP_HELP[_name])
+    else:
+        app.command(_name, cls=Command)(_command)
+
+
+def _show_version(is_given: bool) -> bool:
+    if is_given:
+        from importlib.metadata import version
+
+        terminal.show_line(f"regraft {version('regraft')}")
+        raise typer.Exit
+    return is_given
+
+
+@app.callback()
+def regraft(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Pre-train on your own text, fine-tune a classifier, and measure what it was worth.
+
+    \b
+    Example:
+      regraft demo                                          the whole story in ten minutes
+      regraft fit --text reviews.txt --train labels.csv --out runs/reviews
+      regraft pretrain reviews.txt --out runs/base          learn from unlabelled text
+      regraft finetune --base runs/base --train train.csv --out runs/reviews
+      regraft predict runs/reviews new.csv
+    """
+
+
+def main() -> None:
+    """Run the command line."""
+    share_cores()
+    keep_memory()
+    terminal.silence_other_processes()
+    with terminal.exit_at_once_under_torchrun():
+        app()

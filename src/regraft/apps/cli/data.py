@@ -1,0 +1,153 @@
+"""`regraft data`: profile files, list and fetch corpora."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regraft.apps.cli import options, results, terminal
+from regraft.apps.cli.options import option, settings_from
+
+
+@options.grouped
+def check(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILES", help="Splits of one data set.", show_default=False),
+    ],
+    documents: options.Documents = None,
+    max_length: options.MaxLength = None,
+    tokenizer: options.TokenizerPath = None,
+    no_near: Annotated[
+        bool, typer.Option("--no-near", help="Look for exact duplicates only, which is faster.")
+    ] = False,
+    drop_leaks: Annotated[
+        Path | None,
+        option("--drop-leaks", "Write copies of the files without leaks between them.", "DIR"),
+    ] = None,
+    *,
+    reading: options.TaskReading,
+    choices: options.Choices,
+    output: options.Output,
+) -> None:
+    """Profile files and find leaks between splits.
+
+    Shows rows, labels, text lengths, duplicates, the share of texts that are cut, and texts that
+    occur in more than one file.
+
+    \b
+    Example:
+      regraft data check train.csv valid.csv test.csv
+      regraft data check train.csv test.csv --drop-leaks clean/
+    """
+    from regraft.data import drop_leaks as write_without_leaks
+    from regraft.data import profile as profile_files
+
+    settings = settings_from(
+        "finetune",
+        reading,
+        choices=choices,
+        flags={"data.documents": documents, "data.max_length": max_length},
+    )
+    with output.progress() as progress:
+        profile = profile_files(
+            files,
+            data=settings.data,
+            token_lengths=_token_lengths(tokenizer) if tokenizer else None,
+            near=not no_near,
+            progress=progress,
+        )
+        if drop_leaks:
+            write_without_leaks(files, data=settings.data, out_dir=drop_leaks, leaks=profile.leaks)
+            progress.say(f"Clean copies are in {drop_leaks}.")
+    output.show(profile, lambda: results.show_profile(profile))
+    if profile.leaks and not drop_leaks and not output.quiet and not output.json:
+        terminal.show_message("Pass --drop-leaks DIR to write copies without these rows.")
+
+
+@options.grouped
+def list_corpora(*, output: options.Output) -> None:
+    """List the corpora that can be fetched, with content, licence and origin.
+
+    \b
+    Example:
+      regraft data list
+    """
+    from regraft.data import CORPORA
+
+    names = ("name", "title", "language", "kind", "num_rows", "size_mb", "licence", "origin")
+    if output.json:
+        terminal.show_json(
+            [{name: getattr(corpus, name) for name in names} for corpus in CORPORA.values()]
+        )
+        return
+    terminal.show_table(
+        ["name", "rows", "MB", "kind", "content, licence, origin"],
+        [
+            (
+                corpus.name,
+                f"{corpus.num_rows:,}",
+                f"{corpus.size_mb:g}",
+                f"{corpus.kind}, {corpus.language}",
+                f"{corpus.title}\n{corpus.licence}\n{corpus.origin}",
+            )
+            for corpus in CORPORA.values()
+        ],
+        right=["rows", "MB"],
+    )
+
+
+@options.grouped
+def fetch(
+    name: Annotated[
+        str, typer.Argument(help="A name from `regraft data list`.", show_default=False)
+    ],
+    out: Annotated[
+        Path | None,
+        option("--out", "Folder to copy the files to.", "DIR"),
+    ] = None,
+    *,
+    output: options.Output,
+) -> None:
+    """Download a corpus, check its hash and keep it in the cache.
+
+    \b
+    Example:
+      regraft data fetch imdb-25k --out data/
+    """
+    from regraft.data import fetch
+    from regraft.runtime import write_whole
+
+    with output.progress() as progress:
+        fetched = fetch(name, progress=progress)
+        corpus = fetched.corpus
+        progress.say(f"{corpus.title}. Licence: {corpus.licence}. Origin: {corpus.origin}.")
+    files = fetched.files
+    if out is not None:
+        files = {split: out / path.name for split, path in files.items()}
+        for split, path in files.items():
+            with fetched.files[split].open("rb") as source:
+                write_whole(path, partial(shutil.copyfileobj, source))
+    if output.json:
+        terminal.show_json(
+            {
+                "name": name,
+                "num_rows": fetched.num_rows,
+                "licence": corpus.licence,
+                "origin": corpus.origin,
+                "files": {split: str(path) for split, path in files.items()},
+            }
+        )
+    else:
+        terminal.show_table(["split", "file"], list(files.items()))
+
+
+def _token_lengths(path: Path) -> Callable[[Sequence[str]], list[int]]:
+    from regraft.data import load_tokenizer
+
+    tokenizer = load_tokenizer(path)
+    # Every row starts with the start token.
+    return lambda texts: [1 + len(ids) for ids in tokenizer.encode_batch(texts)]

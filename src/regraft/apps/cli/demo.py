@@ -1,0 +1,53 @@
+"""`regraft demo`: the whole story in one command."""
+
+import itertools
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regraft.apps.cli import options, results, terminal
+from regraft.apps.cli.options import option
+
+
+@options.grouped
+def demo(
+    offline: Annotated[
+        bool,
+        typer.Option("--offline", help="Use a small synthetic corpus: no network, two minutes."),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        option(
+            "--out",
+            "Folder to write (default: the first free one of runs/demo, runs/demo-2, ...).",
+            "DIR",
+        ),
+    ] = None,
+    *,
+    output: options.Output,
+) -> None:
+    """Show the whole story on real reviews, in ten minutes.
+
+    Fetch, pre-train, fine-tune, compare, predict. Without a network it uses a synthetic corpus.
+
+    \b
+    Example:
+      regraft demo
+      regraft demo --offline --out runs/demo
+    """
+    from regraft.apps.demo import demo as run
+
+    with output.progress() as progress:
+        result = run(out=out or free_folder(), offline=offline, progress=progress)
+    if output.json:
+        terminal.show_json(results.demo_to_dict(result))
+    else:
+        results.show_demo(result)
+
+
+def free_folder() -> Path:
+    """The first folder that does not exist, so that the demo can run twice."""
+    names = itertools.chain(["demo"], (f"demo-{number}" for number in itertools.count(2)))
+    folders = (Path("runs") / name for name in names)
+    return next(folder for folder in folders if not folder.exists())

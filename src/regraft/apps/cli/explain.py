@@ -1,0 +1,176 @@
+"""`regraft explain`: the words that moved a decision, in colours, as HTML or as JSON."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from regraft.apps.cli import options, terminal
+from regraft.apps.cli.options import option
+from regraft.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from regraft.classifiers import Explanation, StrongWord
+
+# Background colours from faint to strong, and a readable text colour for each.
+_BLUES = ("#dbeaf5", "#9cc9e8", "#4a9fd6", "#0072b2")
+_ORANGES = ("#fae3d3", "#f3bd95", "#e88a4a", "#c65300")
+_INKS = ("black", "black", "black", "white")
+_GREY = "grey50"
+_UNREAD = "[not read:]"
+
+
+@options.grouped
+def explain(
+    run: options.RunFolder,
+    text: Annotated[
+        str | None, typer.Argument(help="Text to explain; - is stdin.", show_default=False)
+    ] = None,
+    file: Annotated[
+        Path | None,
+        option("--file", "Read the text from a file.", "FILE"),
+    ] = None,
+    label: Annotated[
+        str | None,
+        option("--label", "Label to explain (default: the predicted one).", "LABEL"),
+    ] = None,
+    method: Annotated[
+        Literal["auto", "integrated-gradients", "contributions", "leave-one-out"],
+        typer.Option(
+            "--method",
+            help="auto: integrated gradients for a network, exact contributions for a blend.",
+        ),
+    ] = "auto",
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Compare with the ranking by leaving words out."),
+    ] = False,
+    html: Annotated[
+        Path | None,
+        option("--html", "HTML page to write.", "FILE.html"),
+    ] = None,
+    *,
+    output: options.Output,
+) -> None:
+    """Show which words moved a classifier's decision, and by how much.
+
+    Blue words (or +) are evidence for the label, orange words (or -) against it. Scores are
+    log-odds; the completeness gap is the part that they leave unexplained.
+
+    \b
+    Example:
+      regraft explain runs/reviews "Un livre vraiment charmant."
+      regraft explain runs/reviews --file review.txt --check --html why.html
+      echo "Un livre charmant." | regraft explain runs/reviews - --label negative --json
+    """
+    given = _given_text(text, file)
+    from regraft.classifiers import Explainer, explanation_to_html
+    from regraft.runtime import write_text
+
+    explainer = Explainer.load(run)
+    explanation = explainer.explain(given, label, method=method)
+    if check and explanation.method != "leave-one-out":
+        explanation = explainer.checked(explanation)
+    if html is not None:
+        write_text(html, explanation_to_html(explanation))
+        if not output.quiet:
+            terminal.show_message(f"The page is in {html}.")
+    output.show(explanation, lambda: show_explanation(explanation))
+
+
+def show_explanation(explanation: "Explanation") -> None:
+    """The label, the text with its words marked, the strongest words, and their reliability."""
+    from rich.console import Console
+
+    from regraft.classifiers import harmless, trust_facts
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    console.print(f"{harmless(explanation.label)} ({explanation.probability:.1%})\n", style="bold")
+    # With fewer colours, faint blue and faint orange become the same grey.
+    has_colours = console.is_terminal and not console.no_color
+    has_colours = has_colours and console.color_system in ("256", "truecolor")
+    console.print(marked(explanation, has_colours=has_colours), soft_wrap=True)
+    legend = harmless(_legend(explanation, has_colours=has_colours))
+    console.print(f"\n{legend}", style="dim", soft_wrap=True)
+    pro, contra = explanation.strongest()
+    for side, words in (("for", pro), ("against", contra)):
+        listed = ", ".join(map(_with_score, words))
+        console.print(f"\n{side}: {listed or 'no word'}", soft_wrap=True)
+    console.print()
+    for fact in trust_facts(explanation):
+        console.print(harmless(fact), style="dim", soft_wrap=True)
+
+
+def marked(explanation: "Explanation", *, has_colours: bool) -> "Text":
+    """The text with coloured words, or with signs after them where there are no colours."""
+    from rich.text import Text
+
+    from regraft.classifiers import NUM_LEVELS, harmless
+
+    marked_text = Text()
+    for piece, word, level in explanation.pieces():
+        # More than four shades cannot be distinguished in a terminal.
+        shade = -(-abs(level) * len(_BLUES) // NUM_LEVELS)
+        if word is not None and explanation.is_unread(word):
+            if not has_colours and word == explanation.words[explanation.num_read]:
+                marked_text.append(f"{_UNREAD} ")
+            marked_text.append(harmless(piece), style=_GREY)
+        elif word is None or shade == 0:
+            marked_text.append(harmless(piece))
+        elif has_colours:
+            colours = _BLUES if level > 0 else _ORANGES
+            style = f"{_INKS[shade - 1]} on {colours[shade - 1]}"
+            marked_text.append(harmless(piece), style=style)
+        else:
+            sign = ("+" if level > 0 else "-") * min(shade, 3)
+            marked_text.append(f"{harmless(piece)}[{sign}]")
+    return marked_text
+
+
+def _legend(explanation: "Explanation", *, has_colours: bool) -> str:
+    """The meaning of the marks."""
+    if not has_colours:
+        unread = f"; the text after {_UNREAD} was not read" if explanation.num_unread else ""
+        return f"[+] to [+++]: evidence for {explanation.label}, [-] to [---]: against it{unread}."
+    unread = "; grey words were not read" if explanation.num_unread else ""
+    return (
+        f"Blue: evidence for {explanation.label}, orange: against it; darker is stronger{unread}."
+    )
+
+
+def _with_score(word: "StrongWord") -> str:
+    from regraft.classifiers import harmless, signed
+
+    # A comma would be lost among the commas of the list.
+    is_sign = not any(map(str.isalnum, word.text))
+    times = f" (x {word.count:,})" if word.count > 1 else ""
+    return f"{harmless(repr(word.text) if is_sign else word.text)} {signed(word.score)}{times}"
+
+
+def _given_text(text: str | None, file: Path | None) -> str:
+    """The text from the argument, a file or stdin, as UTF-8."""
+    if (text is None) == (file is None):
+        raise ConfigError(
+            "No text was given." if text is None else "Two texts were given.",
+            "Pass one text: in quotes, with --file, or - for stdin.",
+            remedy='For example: regraft explain RUN "A fine film."',
+        )
+    if text is not None and text != "-":
+        return text
+    source = "stdin" if file is None else str(file)
+    try:
+        data = sys.stdin.buffer.read() if file is None else file.read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"Cannot read {source}: {error.strerror}.", remedy="Check the path."
+        ) from error
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{source} is not UTF-8: byte {error.start:,} is 0x{data[error.start]:02x}.",
+            remedy="Convert it, for example: iconv -f latin1 -t utf-8.",
+        ) from error

@@ -1,0 +1,91 @@
+"""`regraft export`: a model for other programs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from regraft.apps.cli import options, terminal
+from regraft.apps.cli.options import data_of, option
+from regraft.errors import ConfigError
+
+if TYPE_CHECKING:
+    from regraft.export import ExportResult
+
+
+@options.grouped
+def export(
+    run: options.RunFolder,
+    format: Annotated[
+        Literal["hf", "onnx"],
+        option("--format", "hf: Hugging Face transformers; onnx: a graph for ONNX runtimes."),
+    ],
+    out: options.FolderOut,
+    int8: Annotated[
+        bool,
+        typer.Option("--int8", help="onnx: also quantize to int8, and measure the loss."),
+    ] = False,
+    data: Annotated[
+        Path | None,
+        option("--data", "int8: labelled examples to measure accuracy on.", "FILE"),
+    ] = None,
+    *,
+    reading: options.LabelReading,
+    output: options.Output,
+) -> None:
+    """Export a model and check that it gives the same scores.
+
+    hf loads with transformers alone, in its Auto classes and pipelines; onnx with any ONNX runtime.
+    The export is loaded again and compared with the original; one that differs is refused.
+
+    \b
+    Example:
+      regraft export runs/reviews --format hf --out exports/reviews
+      regraft export runs/reviews --format onnx --int8 --data valid.csv --out exports/onnx
+    """
+    if format == "hf" and int8:
+        raise ConfigError(
+            "--int8 belongs to --format onnx.",
+            "A Hugging Face folder is exact.",
+            remedy="Omit --int8, or use --format onnx.",
+        )
+    if data is not None and not int8:
+        raise ConfigError(
+            f"--data {data} would not be used.",
+            "It measures the accuracy of --int8.",
+            remedy="Add --format onnx --int8, or omit --data.",
+        )
+    with output.progress() as progress:
+        if format == "hf":
+            from regraft.export import export_huggingface
+
+            result = export_huggingface(run, out=out, progress=progress)
+        else:
+            from regraft.export import export_onnx
+            from regraft.training import read_settings
+
+            result = export_onnx(
+                run,
+                out=out,
+                int8=int8,
+                data_path=data,
+                data=data_of(read_settings(run).data, reading),
+                progress=progress,
+            )
+    output.show(result, lambda: _show(result))
+
+
+def _show(result: "ExportResult") -> None:
+    """The largest differences, the loss of int8, and where the export is."""
+    from regraft.export import int8_rows, parity_rows
+
+    columns = ["model", "padding", "largest difference"]
+    terminal.show_table(columns, parity_rows(result.parity), right=columns[-1:])
+    if result.int8 is not None:
+        terminal.show_table(["int8 against fp32", ""], int8_rows(result.int8))
+    if result.note:
+        terminal.show_line(result.note)
+    terminal.show_line(
+        f"{result.out} gives the same scores as regraft: the largest difference is "
+        f"{result.largest_difference:.1e}."
+    )

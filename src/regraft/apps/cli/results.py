@@ -1,0 +1,442 @@
+"""Results as tables and lines on stdout."""
+
+import dataclasses
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regraft.apps.cli import terminal
+from regraft.runtime import counted, duration
+
+if TYPE_CHECKING:
+    from regraft.apps.course.mistakes import WrongAnswer
+    from regraft.apps.demo import DemoResult
+    from regraft.classifiers import Evaluation, FinetuneResult, FitResult, SetEvaluation
+    from regraft.comparison import ArmSummary, Comparison
+    from regraft.data import Profile
+    from regraft.models import Ledger
+    from regraft.stats import Interval
+    from regraft.training import BenchResult, PretrainResult
+
+_ROWS_SHOWN = 12
+_LABELS_SHOWN = 10
+_TEXT_SHOWN = 90
+_LINE = 100
+
+
+def show_profile(profile: "Profile") -> None:
+    """A table of files, then empty and duplicate texts, labels, leaks and warnings."""
+    lengths = list(profile.files[0].words)
+    numbers = ["rows", "empty", "duplicates", *lengths, "cut"]
+    terminal.show_table(
+        [*numbers, "file"],
+        [
+            (
+                f"{file.num_rows:,}",
+                len(file.empty_rows),
+                len(file.duplicates),
+                *file.words.values(),
+                f"{file.cut.share:.1%}",
+                file.source,
+            )
+            for file in profile.files
+        ],
+        right=numbers,
+    )
+    cut = profile.files[0].cut
+    terminal.show_line(
+        f"{lengths[0]} to {lengths[-1]}: words per text; "
+        f"cut: share of texts longer than {cut.max_length} {cut.unit}"
+    )
+    for file in profile.files:
+        if file.empty_rows:
+            rows = _first([str(row) for row in file.empty_rows])
+            terminal.show_line(f"empty texts in {file.source}, rows: {rows}")
+        if file.duplicates:
+            rows = _first([f"{twin.row} ({twin.first_row})" for twin in file.duplicates])
+            terminal.show_line(f"duplicates in {file.source}, row (first row): {rows}")
+        if file.label_counts:
+            counts = (f"{label} {count:,}" for label, count in file.label_counts.items())
+            terminal.show_line(f"labels of {file.source}: {', '.join(counts)}")
+    _show_leaks(profile)
+    if len(profile.files) > 1 and not profile.leaks:
+        terminal.show_line("leaks: none")
+    if not profile.near_checked:
+        terminal.show_line("near duplicates were not searched (--no-near)")
+    for warning in profile.warnings:
+        terminal.show_line(f"note: {warning}")
+
+
+def _show_leaks(profile: "Profile") -> None:
+    for pair in profile.leak_counts():
+        source, other = pair["source"], pair["other_source"]
+        terminal.show_line(
+            f"leaks: {counted(pair['exact'], 'row')} of {source} also in {other}"
+            + (f", {pair['near']} more nearly the same" if pair["near"] else "")
+        )
+        for kind in ("exact", "near"):
+            rows = [
+                f"{leak.row} ({leak.other_row})"
+                for leak in profile.leaks
+                if (leak.kind, leak.source, leak.other_source) == (kind, source, other)
+            ]
+            if rows:
+                terminal.show_line(f"  {kind}, row (row in the other file): {_first(rows)}")
+
+
+def _first(rows: Sequence[str]) -> str:
+    """The first rows; `--json` has all."""
+    more = f" and {len(rows) - _ROWS_SHOWN} more" if len(rows) > _ROWS_SHOWN else ""
+    return ", ".join(rows[:_ROWS_SHOWN]) + more
+
+
+def show_pretrained(result: "PretrainResult") -> None:
+    """What was read, how fast, and the loss with its baseline."""
+    terminal.show_table(
+        ["pre-trained", ""],
+        [
+            ("documents", f"{result.num_documents:,}"),
+            ("tokens seen", f"{result.num_tokens:,} in {counted(result.num_steps, 'step')}"),
+            ("time", duration(result.seconds)),
+            ("tokens per second", f"{result.tokens_per_second:,.0f}"),
+            ("processes x threads", f"{result.num_processes} x {result.num_threads}"),
+            ("padding", f"{result.padding_share:.1%}"),
+            ("objective", result.objective),
+            *_stage_rows(result),
+            ("valid loss", f"{result.valid_loss:.3f}"),
+            *_to_beat(result),
+            *_readings(result),
+            ("run folder", result.run_dir),
+        ],
+    )
+    if result.beats_unigram is False:
+        terminal.show_line("The model is no better than token frequencies: train longer.")
+
+
+def _stage_rows(result: "PretrainResult") -> list[tuple[str, str]]:
+    """One line a stage, where there are several."""
+    if len(result.stages) < 2:
+        return []
+    return [
+        (
+            f"stage {stage['name']}",
+            f"{stage['num_tokens']:,} tokens in {counted(stage['num_steps'], 'step')}, "
+            f"{duration(stage['seconds'])}",
+        )
+        for stage in result.stages
+    ]
+
+
+def _to_beat(result: "PretrainResult") -> list[tuple[str, str]]:
+    if result.unigram_entropy is None:
+        return []
+    return [("baseline (unigram entropy)", f"{result.unigram_entropy:.3f}")]
+
+
+def _readings(result: "PretrainResult") -> list[tuple[str, str]]:
+    """What an objective measures besides its loss."""
+    names = {
+        "valid_causal_loss": ("valid loss, causal", "{:.3f}"),
+        "valid_pair_accuracy": ("pair accuracy (chance: 50%)", "{:.1%}"),
+        "valid_detection_loss": ("detection loss", "{:.3f}"),
+        "valid_halves_found": ("second halves matched in their group", "{:.1%}"),
+        "valid_documents_halves_found": ("second halves matched in their group", "{:.1%}"),
+        "valid_found": ("replaced tokens found", "{:.1%}"),
+        "valid_false_alarms": ("false alarms on original tokens", "{:.1%}"),
+        "valid_bits_per_byte": ("bits per byte", "{:.3f}"),
+    }
+    return [
+        (text, shown.format(result.readings[key]))
+        for key, (text, shown) in names.items()
+        if key in result.readings
+    ]
+
+
+def show_bench(result: "BenchResult") -> None:
+    """The speed of every shape, the limit of the machine, and the time of one pass."""
+    head = ["shape", "width", "layers", "parameters", "threads", "tokens/s", "of the limit"]
+    rows = [
+        [
+            speed.name,
+            str(speed.width),
+            str(speed.num_layers),
+            f"{speed.num_parameters:,}",
+            str(speed.num_threads),
+            f"{speed.tokens_per_second:,.0f}",
+            f"{speed.share_of_limit:.0%}",
+        ]
+        for speed in result.speeds
+    ]
+    if result.corpus_tokens is not None:
+        head.append("one pass")
+        for row, speed in zip(rows, result.speeds, strict=True):
+            row.append(duration(speed.corpus_seconds or 0.0))
+    terminal.show_table(head, rows, right=head[1:])
+    limit = result.matrix_flops_per_second / 1e9
+    terminal.show_line(
+        f"The limit is a plain matrix product: {limit:,.0f} GFLOP/s on {result.device}. "
+        f"Vocabulary {result.vocab_size:,}."
+    )
+    if result.corpus_bytes is not None:
+        megabytes = result.corpus_bytes / 1e6
+        terminal.show_line(
+            f"The corpus: {megabytes:,.1f} MB, about {result.corpus_tokens:,} tokens."
+        )
+
+
+def show_finetuned(result: "FinetuneResult", *, linear: float | None) -> None:
+    """Validation scores by epoch, and what came from the base.
+
+    `linear` is the baseline on the validation set, where it was measured.
+    """
+    baseline = [] if linear is None else [("TF-IDF baseline", f"{linear:.1%}")]
+    accuracies = [f"{accuracy:.1%}" for accuracy in result.valid_accuracy]
+    best = result.best_epoch
+    kept = [] if best is None else [("weights kept", f"of epoch {best}, the best on valid")]
+    calibrated = "no"
+    if result.temperature is not None:
+        calibrated = f"temperature {result.temperature:.2f}, fitted on valid"
+    terminal.show_table(
+        ["fine-tuned", ""],
+        [
+            ("base", result.base),
+            ("from the base", result.transplant or "nothing"),
+            ("labels", ", ".join(result.labels)),
+            ("examples", f"{result.num_train:,} for training, {result.num_valid:,} for validation"),
+            ("texts cut", f"{result.cut_share:.1%}"),
+            (f"valid {result.followed} before", accuracies[0] if accuracies else "-"),
+            (f"valid {result.followed} by epoch", " ".join(accuracies[1:]) or "-"),
+            *kept,
+            ("calibrated", calibrated),
+            *baseline,
+            ("time", duration(result.seconds)),
+            ("run folder", result.run_dir),
+        ],
+    )
+
+
+def show_evaluation(evaluation: "Evaluation | SetEvaluation") -> None:
+    """The scores of a classifier, of one label per text or of several."""
+    from regraft.classifiers import SetEvaluation
+
+    if isinstance(evaluation, SetEvaluation):
+        _show_set_evaluation(evaluation)
+    else:
+        _show_single_evaluation(evaluation)
+
+
+def _show_single_evaluation(evaluation: "Evaluation") -> None:
+    """Scores with their interval, and the confusion matrix."""
+    accuracy = evaluation.accuracy
+    terminal.show_table(
+        ["evaluated", ""],
+        [
+            ("examples", f"{evaluation.num_examples:,}"),
+            ("accuracy", f"{accuracy.mean:.1%} (95 %: {accuracy.low:.1%} to {accuracy.high:.1%})"),
+            ("macro F1", f"{evaluation.macro_f1:.3f}"),
+            ("calibration error", f"{evaluation.calibration_error:.3f}"),
+            ("texts cut", f"{evaluation.cut_share:.1%}"),
+        ],
+    )
+    if len(evaluation.labels) <= _LABELS_SHOWN:
+        terminal.show_table(
+            ["label \\ predicted", *evaluation.labels],
+            [
+                (label, *counts)
+                for label, counts in zip(evaluation.labels, evaluation.confusion, strict=True)
+            ],
+            right=evaluation.labels,
+        )
+
+
+def _show_set_evaluation(evaluation: "SetEvaluation") -> None:
+    """Scores with their intervals, then the scores of every label."""
+    intervals = (
+        ("micro-F1", evaluation.micro_f1),
+        ("macro-F1", evaluation.macro_f1),
+        ("all labels right", evaluation.exact_match),
+    )
+    terminal.show_table(
+        ["evaluated", ""],
+        [
+            ("examples", f"{evaluation.num_examples:,}"),
+            *(
+                (name, f"{score.mean:.1%} (95 %: {score.low:.1%} to {score.high:.1%})")
+                for name, score in intervals
+            ),
+            ("calibration error", f"{evaluation.calibration_error:.3f}"),
+            ("texts cut", f"{evaluation.cut_share:.1%}"),
+        ],
+    )
+    heads = ["label", "examples", "predicted", "precision", "recall", "F1", "threshold"]
+    terminal.show_table(
+        heads,
+        [
+            (
+                score.label,
+                f"{score.count:,}",
+                f"{score.predicted:,}",
+                *(f"{part:.1%}" for part in (score.precision, score.recall, score.f1)),
+                f"{score.threshold:.2f}",
+            )
+            for score in evaluation.labels
+        ],
+        right=heads[1:],
+    )
+
+
+def show_fitted(result: "FitResult", *, tested: "Comparison | None") -> None:
+    """The blend and its members, the training data, and the verdict on the test file."""
+    from regraft.config import FIT_MEMBERS
+
+    judged = "valid" if result.num_valid else "cross-validation"
+    on_test = {arm.name: arm.test_accuracy for arm in tested.arms} if tested else {}
+    heads = ["", judged, *(["test"] if tested else []), "weight", "time"]
+    rows = []
+    for name, score in result.scores.items():
+        scores = [_percent(score.accuracy)]
+        if tested:
+            scores.append(_percent(on_test[name]))
+        weight = "" if score.weight is None else f"{score.weight:.2f}"
+        seconds = result.seconds if score.weight is None else score.seconds
+        title = f"{name}: {FIT_MEMBERS[name]}"
+        rows.append((title, *scores, weight, duration(seconds)))
+    terminal.show_table(heads, rows, right=heads[1:])
+    alike = "" if result.num_alike is None else f" ({result.num_alike:,} like the labelled ones)"
+    terminal.show_line(
+        f"{result.num_train:,} labels, {result.num_documents:,} documents of {result.num_tokens:,} "
+        f"tokens{alike}, {counted(result.num_bases, 'base')}; "
+        f"{duration(result.seconds)} of {result.minutes:g} min."
+    )
+    if tested is not None:
+        for warning in tested.warnings:
+            terminal.show_line(f"note: {warning}")
+        terminal.show_line(f"Verdict: {tested.verdict}")
+    terminal.show_line(f"Use it: regraft predict {result.run_dir} FILE")
+
+
+def _percent(interval: "Interval") -> str:
+    return f"{interval.mean:.1%} ({interval.low:.1%} to {interval.high:.1%})"
+
+
+def show_parameters(count: "Ledger", *, num_built: int, wrong: Sequence["WrongAnswer"]) -> None:
+    """Every term with its formula and value, the cost of training, and common wrong answers."""
+    from regraft.models import SYMBOLS
+
+    letters = (
+        f"{letter} = {value:,} ({SYMBOLS[letter]})" for letter, value in count.symbols.items()
+    )
+    terminal.show_line(textwrap.fill(", ".join(letters), _LINE))
+    rows = [(term.name, term.formula, f"{term.count:,}") for term in count.terms]
+    rows.append(("total, equal to the built model", "", f"{num_built:,}"))
+    terminal.show_table(["term", "formula", "parameters"], rows, right=["parameters"])
+    terminal.show_line(f"layers alone: {count.layers:,}")
+    terminal.show_line(f"base (without a head): {count.base:,}")
+    terminal.show_line(f"language model: {count.language_model:,}")
+    if count.classifier is not None:
+        terminal.show_line(f"classifier: {count.classifier:,}")
+    products = [
+        (term.name, term.formula, f"{term.count / 1e6:,.3f}") for term in count.flops_per_token
+    ]
+    terminal.show_table(["arithmetic per token", "formula", "MFLOP"], products, right=["MFLOP"])
+    terminal.show_line(
+        f"arithmetic: {count.flops_forward / 1e6:,.1f} MFLOP per token forward, "
+        f"{count.flops_forward_backward / 1e6:,.1f} MFLOP with the backward pass"
+    )
+    terminal.show_line(f"memory for training: about {count.memory_bytes / 1e6:,.0f} MB")
+    for answer in wrong:
+        terminal.show_line()
+        classifier = "" if answer.classifier is None else f", classifier {answer.classifier:,}"
+        terminal.show_line(f"Wrong: {answer.name}. Published: {answer.published}.")
+        terminal.show_line(f"  {answer.mistake}")
+        terminal.show_line(
+            f"  {answer.formula}: base {answer.base:,}, language model "
+            f"{answer.language_model:,}{classifier}"
+        )
+        for change in answer.changes:
+            terminal.show_line(
+                f"  {change.term}: {change.wrong} instead of {change.right} "
+                f"({change.difference:+,})"
+            )
+
+
+def show_comparison(comparison: "Comparison", *, report_path: Path) -> None:
+    """The arms as a table, the paired tests in words, the verdict, where the report is."""
+    from regraft.report import sentences as words
+
+    columns = ["test accuracy", "95 %", "without leaks", "valid", "seeds", "time a seed"]
+    terminal.show_table(
+        ["arm", *columns],
+        [
+            (
+                arm.name,
+                f"{arm.test_accuracy.mean:.1%}",
+                f"{arm.test_accuracy.low:.1%} to {arm.test_accuracy.high:.1%}",
+                _without_leaks(arm),
+                f"{arm.valid_accuracy.mean:.1%}",
+                arm.num_seeds,
+                duration(arm.seconds),
+            )
+            for arm in comparison.arms
+        ],
+        right=columns,
+    )
+    for test in words.shown_tests(comparison):
+        terminal.show_line(words.paired_test_in_words(test))
+    for warning in comparison.warnings:
+        terminal.show_line(f"note: {warning}")
+    terminal.show_line()
+    terminal.show_line(f"Verdict: {comparison.verdict}")
+    if comparison.worth is not None:
+        terminal.show_line(comparison.worth.sentence)
+    for worth in comparison.more_worths:
+        terminal.show_line(f"{worth.arm}: {worth.sentence}")
+    terminal.show_line(f"Report: {report_path}")
+
+
+def _without_leaks(arm: "ArmSummary") -> str:
+    """`75.4%, 71.0% to 79.8%`, of the examples that decide; once is enough if these are all."""
+    clean = arm.test_accuracy_without_leaks
+    if clean is None:
+        return "-"
+    told = f"{clean.mean:.1%}"
+    return told if clean == arm.test_accuracy else f"{told}, {clean.low:.1%} to {clean.high:.1%}"
+
+
+def show_demo(result: "DemoResult") -> None:
+    """The comparison, the result of fit, generated text and some predictions."""
+    terminal.show_line(f"Data: {result.title}.")
+    show_comparison(result.comparison, report_path=result.report_path)
+    terminal.show_line()
+    terminal.show_line("What `regraft fit` makes of the same text and labels:")
+    show_fitted(result.fitted, tested=result.tested)
+    terminal.show_line()
+    terminal.show_line(f"Text generated by the base: {result.generated}")
+    terminal.show_line("Predictions for new texts:")
+    for prediction in result.predictions:
+        text = textwrap.shorten(prediction.text, _TEXT_SHOWN, placeholder=" ...")
+        terminal.show_line(
+            f"  {prediction.predicted} at {prediction.probability:.0%} "
+            f"(it is {prediction.label}): {text}"
+        )
+    terminal.show_line(f'Your turn: echo "Your text" | regraft predict {result.classifier_dir} -')
+    if result.is_synthetic:
+        terminal.show_line("This was synthetic text; the numbers do not carry over to real text.")
+
+
+def demo_to_dict(result: "DemoResult") -> dict[str, Any]:
+    """The demo's result, ready for JSON."""
+    from regraft.report import comparison_to_dict
+
+    return {
+        "is_synthetic": result.is_synthetic,
+        "title": result.title,
+        "comparison": comparison_to_dict(result.comparison),
+        "fitted": result.fitted.to_dict(),
+        "tested": comparison_to_dict(result.tested),
+        "generated": result.generated,
+        "predictions": [dataclasses.asdict(prediction) for prediction in result.predictions],
+        "report_path": str(result.report_path),
+        "classifier_dir": str(result.classifier_dir),
+    }

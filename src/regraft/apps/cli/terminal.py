@@ -1,0 +1,234 @@
+"""Progress and messages on stderr, results on stdout.
+
+rich is imported only when something is drawn, so that `regraft --help` stays fast.
+"""
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regraft.errors import ConfigError
+from regraft.runtime import SILENT, Progress, duration, is_first_process
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+# What the extras `serve` and `studio` bring.
+_LIBRARIES = ("fastapi", "starlette", "uvicorn", "plotly", "prometheus_client")
+SECONDS_BETWEEN_LINES = 10.0
+# Work reported within this time of the start was done earlier: the run is resumed.
+SECONDS_AT_ONCE = 0.1
+
+
+def silence_other_processes() -> None:
+    """Under torchrun every process runs the command; only the first one prints its result."""
+    if not is_first_process():
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 # open until the end
+
+
+@contextlib.contextmanager
+def exit_at_once_under_torchrun() -> Iterator[None]:
+    """Under torchrun, end the process as soon as the command has ended.
+
+    Threads of gloo outlive the command while the FSDP model holds their group. A thread that needs
+    Python during interpreter shutdown aborts the process although its work is done (torch 2.13,
+    about one run in a hundred on busy cores).
+    """
+    try:
+        yield
+    except SystemExit as end:
+        if "TORCHELASTIC_RUN_ID" not in os.environ:
+            raise
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
+
+
+@contextlib.contextmanager
+def progress_on_stderr(*, quiet: bool) -> Iterator[Progress]:
+    """Bars on a terminal, plain lines elsewhere, nothing when quiet."""
+    if quiet:
+        yield SILENT
+    elif sys.stderr.isatty():
+        bars = Bars()
+        try:
+            yield bars
+        finally:
+            bars.close()
+    else:
+        yield Lines()
+
+
+@contextlib.contextmanager
+def interruption_names(folder: Path) -> Iterator[None]:
+    """Name the folder on Ctrl-C and SIGTERM, if anything is in it yet."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        if not folder.is_dir() or not any(folder.iterdir()):
+            raise
+        raise KeyboardInterrupt(folder) from interrupt
+
+
+@contextlib.contextmanager
+def needs_extra(extra: str) -> Iterator[None]:
+    """Name the extra to install where one of its libraries is missing."""
+    try:
+        yield
+    except ImportError as error:
+        if error.name not in _LIBRARIES:
+            raise
+        raise ConfigError(
+            f"`regraft {extra}` needs {error.name}, which is not installed.",
+            remedy=f"Run `pip install 'regraft[{extra}]'`.",
+        ) from error
+
+
+class Bars:
+    """Progress drawn by rich: name, bar, share, note, elapsed and remaining time."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console(stderr=True)
+        self._drawn: RichProgress | None = None
+        self._task: TaskID | None = None
+
+    def start(self, name: str, *, total: float | None) -> None:
+        from rich import progress
+
+        self.close()
+        self._drawn = progress.Progress(
+            progress.TextColumn("{task.description}", markup=False),
+            progress.BarColumn(bar_width=24),
+            progress.TaskProgressColumn(),
+            progress.TextColumn("{task.fields[note]}", style="dim", markup=False),
+            progress.TimeElapsedColumn(),
+            progress.TextColumn("left", style="dim"),
+            progress.TimeRemainingColumn(compact=True),
+            console=self._console,
+        )
+        self._task = self._drawn.add_task(name, total=total, note="")
+        self._drawn.start()
+
+    def advance(self, amount: float = 1, *, note: str = "") -> None:
+        if self._drawn is None or self._task is None:
+            return
+        if note:
+            self._drawn.update(self._task, advance=amount, note=note)
+        else:
+            self._drawn.update(self._task, advance=amount)
+
+    def finish(self) -> None:
+        self.close()
+
+    def say(self, message: str) -> None:
+        self._console.print(message, markup=False, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Stop drawing, and leave the bar as it is."""
+        if self._drawn is not None:
+            self._drawn.stop()
+        self._drawn = self._task = None
+
+
+class Lines:
+    """Progress for logs and pipes: a line every ten seconds and one at the end of a task."""
+
+    def __init__(self) -> None:
+        self._name = ""
+        self._note = ""
+        self._total: float | None = None
+        self._done = self._done_before = 0.0
+        self._start = self._last = 0.0
+
+    def start(self, name: str, *, total: float | None) -> None:
+        self._name, self._total, self._note = name, total, ""
+        self._done = self._done_before = 0.0
+        self._start = self._last = time.monotonic()
+
+    def advance(self, amount: float = 1, *, note: str = "") -> None:
+        self._done += amount
+        self._note = note or self._note
+        now = time.monotonic()
+        if now - self._start < SECONDS_AT_ONCE:
+            self._done_before = self._done
+        if now - self._last >= SECONDS_BETWEEN_LINES:
+            self._last = now
+            self.say(self._line(now - self._start))
+
+    def finish(self) -> None:
+        if self._name:
+            seconds = time.monotonic() - self._start
+            self.say(f"{self._name}: done in {duration(seconds)}{self._tail()}")
+        self._name = ""
+
+    def say(self, message: str) -> None:
+        print(message, file=sys.stderr, flush=True)
+
+    def _line(self, seconds: float) -> str:
+        done_now = self._done - self._done_before
+        if not self._total or done_now <= 0:  # a forecast may have moved it back
+            return f"{self._name}: {duration(seconds)} gone{self._tail()}"
+        share = min(self._done / self._total, 1.0)
+        left = duration(max(self._total - self._done, 0) * seconds / done_now)
+        return f"{self._name}: {share:.0%}, {duration(seconds)} gone, {left} left{self._tail()}"
+
+    def _tail(self) -> str:
+        return f" ({self._note})" if self._note else ""
+
+
+def show_error(message: str) -> None:
+    """An error, on stderr."""
+    print(f"error: {message}", file=sys.stderr)
+
+
+def show_message(text: str) -> None:
+    """A message on stderr: not part of the result."""
+    print(text, file=sys.stderr)
+
+
+def show_line(text: str = "") -> None:
+    """One line of the result, on stdout, never wrapped or coloured."""
+    print(text)
+
+
+def show_json(value: Any) -> None:
+    """The result for other programs."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def show_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    title: str = "",
+    right: Sequence[str] = (),
+) -> None:
+    """A table on stdout; columns in `right` are aligned to the right."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD)
+    for column in columns:
+        # Only the last column is wrapped.
+        table.add_column(
+            Text(column),
+            justify="right" if column in right else "left",
+            no_wrap=column != columns[-1],
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, 120)
+    console.print(table)

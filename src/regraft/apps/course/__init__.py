@@ -1,0 +1,1 @@
+"""The course: chapters, and questions that check themselves."""

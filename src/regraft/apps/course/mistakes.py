@@ -1,0 +1,165 @@
+"""The published wrong answers to the lab's exercise, each recomputed for a given shape."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from regraft.config import ModelSettings
+from regraft.errors import ConfigError
+from regraft.models import Term, ledger
+
+
+@dataclass(frozen=True)
+class Change:
+    """A term as a wrong answer counts it; `difference` is wrong minus right."""
+
+    term: str
+    right: str
+    wrong: str
+    difference: int
+
+
+@dataclass(frozen=True)
+class WrongAnswer:
+    """A common answer, recomputed for this shape from the formula that produces it."""
+
+    name: str
+    mistake: str
+    published: str
+    formula: str
+    changes: tuple[Change, ...]
+    base: int
+    language_model: int
+    classifier: int | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return asdict(self)
+
+
+def wrong_answers(
+    model: ModelSettings, *, vocab_size: int, num_classes: int | None
+) -> list[WrongAnswer]:
+    """The published wrong answers to the lab's exercise, each as the terms it gets wrong."""
+    if model.family != "lab":
+        raise ConfigError(
+            f"The wrong answers were given for blocks of the lab; these are {model.family}.",
+            remedy="Take --preset lab, or leave --explain out.",
+        )
+    right = _Right(model, vocab_size=vocab_size, num_classes=num_classes)
+    d, L, H = model.width, model.num_layers, model.num_heads
+    biases = {
+        "query, key, value biases": ("0", 0),
+        "output projection bias": ("0", 0),
+        "feed-forward biases": ("0", 0),
+    }
+    norms = {"norms (2 gains, 2 offsets)": ("0", 0)}
+
+    return [
+        _wrong_answer(
+            right,
+            name="every head as wide as the model",
+            mistake="Each head is given its own d x d matrices, so attention is counted H times; a "
+            "head has width d / H, and H drops out. Biases and norms of the layers are lost.",
+            published="21,650,401 and 11,600,602",
+            formula="V d + L (4 H d² + 2 d F) + C (d + 1)",
+            counted={
+                "query, key, value weights": ("L · 3 H d²", L * 3 * H * d * d),
+                "output projection weight": ("L · H d²", L * H * d * d),
+                **biases,
+                **norms,
+            },
+        ),
+        _wrong_answer(
+            right,
+            name="no output projection",
+            mistake="Queries, keys, values and the feed-forward layer only: the matrix that mixes "
+            "the heads again is lost, with all biases and norms of the layers.",
+            published="5 d² a layer (its total was not given; the head is counted rightly here)",
+            formula="V d + L (3 d² + 2 d F) + C (d + 1)",
+            counted={"output projection weight": ("0", 0), **biases, **norms},
+        ),
+        _wrong_answer(
+            right,
+            name="embedding and head only",
+            mistake="Rounded to the two big matrices: all layers are lost, and the head's bias.",
+            published="about 20 M and 10 M (no formula was given; this one rounds to it)",
+            formula="V d + C d",
+            counted={term.name: ("0", 0) for term in right.base if term.per_layer is not None}
+            | {"head bias": ("0", 0)},
+        ),
+        _wrong_answer(
+            right,
+            name="a norm as two numbers",
+            mistake="A norm has a gain and an offset for each of the d columns; here it has one "
+            "gain and one offset in all.",
+            published="10,965,016 for the base",
+            formula="V d + L (4 d² + 2 d F + 5 d + F + 4) + C (d + 1)",
+            counted={"norms (2 gains, 2 offsets)": ("L · 4", L * 4)},
+        ),
+        _wrong_answer(
+            right,
+            name="no biases",
+            mistake="Every matrix is there, every vector is lost: the biases of layers and head, "
+            "and the norms.",
+            published="named as a cause; no total of its own was given",
+            formula="V d + L (4 d² + 2 d F) + C d",
+            counted={**biases, **norms, "head bias": ("0", 0)},
+        ),
+    ]
+
+
+class _Right:
+    """The right terms, taken apart: of the base, of the language model's head, of the classes."""
+
+    def __init__(self, model: ModelSettings, *, vocab_size: int, num_classes: int | None) -> None:
+        def counted(classes: int | None) -> tuple[Term, ...]:
+            # Rows and their length decide about cost, not about parameters.
+            found = ledger(
+                model, vocab_size=vocab_size, num_classes=classes, max_length=1, batch_size=1
+            )
+            return found.terms
+
+        terms = counted(None)
+        self.base = [term for term in terms if not _is_of_head(term)]
+        self.language_head = [term for term in terms if _is_of_head(term)]
+        self.classes: list[Term] | None = None
+        if num_classes is not None:
+            self.classes = [term for term in counted(num_classes) if _is_of_head(term)]
+
+
+def _is_of_head(term: Term) -> bool:
+    return term.name.startswith("head ")
+
+
+def _wrong_answer(
+    right: _Right,
+    *,
+    name: str,
+    mistake: str,
+    published: str,
+    formula: str,
+    counted: dict[str, tuple[str, int]],
+) -> WrongAnswer:
+    """`counted` maps a term's name to how the answer writes and counts it; the rest is right."""
+
+    def total(terms: Sequence[Term]) -> int:
+        return sum(counted[t.name][1] if t.name in counted else t.count for t in terms)
+
+    head = right.language_head if right.classes is None else right.classes
+    changes = tuple(
+        Change(term.name, term.formula, counted[term.name][0], counted[term.name][1] - term.count)
+        for term in (*right.base, *head)
+        if term.name in counted
+    )
+    base = total(right.base)
+    return WrongAnswer(
+        name=name,
+        mistake=mistake,
+        published=published,
+        formula=formula,
+        changes=changes,
+        base=base,
+        language_model=base + total(right.language_head),
+        classifier=None if right.classes is None else base + total(right.classes),
+    )

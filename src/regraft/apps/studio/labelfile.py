@@ -1,0 +1,179 @@
+"""The labels given by a person, in a plain csv that `regraft fit --train` reads.
+
+Each label is on disk before its key press is answered, and survives a crash. Undo cuts the last
+record off the file. One process holds a file at a time.
+"""
+
+import csv
+import io
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast, get_args
+
+from regraft.apps.studio.queries import Query
+from regraft.errors import DataError
+from regraft.runtime import disk_error, hold_lock, sync_folder, write_json
+
+COLUMNS = ("text", "label", "use", "query", "row")
+# What a label is used for: to learn from, or to judge by. The latter are drawn at random.
+Use = Literal["train", "evaluation"]
+
+
+@dataclass(frozen=True)
+class LabelRecord:
+    """One text with its label; `row` is its place in the file of texts."""
+
+    text: str
+    label: str
+    use: Use
+    query: Query
+    row: int
+
+
+class LabelFile:
+    """A csv that only grows at its end, or loses its last record."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.records: list[LabelRecord] = []
+        # Where each record begins, so that the last one can be taken off.
+        self._starts: list[int] = []
+        busy = DataError(
+            f"{path} is being written by another studio.",
+            "Two of them would mix their labels.",
+            remedy="Close the other one, or give another --out.",
+        )
+        self._lock = hold_lock(path.with_name(f".{path.name}.lock"), busy=busy).lock
+        try:
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            self._lock.release()
+            raise disk_error(path, error) from error
+        try:
+            self._read()
+        except BaseException:
+            self.close()
+            raise
+
+    def append(self, record: LabelRecord) -> None:
+        """Write one record at the end; it is on disk when this returns."""
+        start = os.lseek(self._handle, 0, os.SEEK_END)
+        self._write(_line((record.text, record.label, record.use, record.query, record.row)))
+        self._starts.append(start)
+        self.records.append(record)
+
+    def undo(self) -> LabelRecord | None:
+        """Take the last record off the file; None if there is none."""
+        if not self.records:
+            return None
+        try:
+            # One call of the system: there is no moment at which an earlier record is missing.
+            os.ftruncate(self._handle, self._starts[-1])
+            os.fsync(self._handle)
+        except OSError as error:
+            raise disk_error(self.path, error) from error
+        self._starts.pop()
+        return self.records.pop()
+
+    def close(self) -> None:
+        """Release the file."""
+        os.close(self._handle)
+        self._lock.release()
+
+    @property
+    def classes_path(self) -> Path:
+        """The classes have a file of their own: some may have no label yet."""
+        return self.path.with_suffix(".classes.json")
+
+    def load_classes(self) -> tuple[str, ...]:
+        """The classes chosen earlier, if any."""
+        try:
+            values = json.loads(self.classes_path.read_text(encoding="utf-8"))
+            return tuple(str(name) for name in values["classes"])
+        except FileNotFoundError:
+            return ()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"{self.classes_path} cannot be read: {error}.",
+                'It holds {"classes": ["a", "b"]}.',
+                remedy="Fix it, or remove it and pass --labels.",
+            ) from error
+
+    def save_classes(self, classes: Sequence[str]) -> None:
+        """Keep the classes for the next start."""
+        write_json(self.classes_path, {"classes": list(classes)})
+
+    def _read(self) -> None:
+        with open(self.path, "rb") as file:
+            data = file.read()
+        if not data:
+            self._write(_line(COLUMNS))
+            sync_folder(self.path.parent)
+            return
+        start, is_quoted = 0, False
+        ends = []
+        for place, byte in enumerate(data):
+            if byte == 0x22:  # a quote inside a text is written twice: it opens and closes
+                is_quoted = not is_quoted
+            elif byte == 0x0A and not is_quoted:
+                ends.append(place + 1)
+        for number, end in enumerate(ends):
+            fields = self._fields(data[start:end], number=number)
+            if number:
+                self._starts.append(start)
+                self.records.append(self._record(fields, number=number))
+            start = end
+        if start < len(data):
+            # A power cut in the middle of a record, whose key press was never answered.
+            os.ftruncate(self._handle, start)
+            os.fsync(self._handle)
+        if not ends:
+            self._write(_line(COLUMNS))
+
+    def _fields(self, line: bytes, *, number: int) -> list[str]:
+        try:
+            fields = next(csv.reader(io.StringIO(line.decode("utf-8"), newline=""), strict=True))
+        except (UnicodeDecodeError, csv.Error, StopIteration) as error:
+            raise self._damaged(number, str(error) or "it is empty") from error
+        if number == 0 and tuple(fields) != COLUMNS:
+            raise DataError(
+                f"{self.path} begins with {','.join(fields)!r:.80}.",
+                f"A file of labels begins with {','.join(COLUMNS)}.",
+                remedy="Give another --out; this file stays as it is.",
+            )
+        return fields
+
+    def _record(self, fields: Sequence[str], *, number: int) -> LabelRecord:
+        if len(fields) != len(COLUMNS):
+            raise self._damaged(number, f"it has {len(fields)} fields, not {len(COLUMNS)}")
+        text, label, use, query, row = fields
+        if use not in get_args(Use) or query not in get_args(Query) or not row.isdecimal():
+            raise self._damaged(number, f"{use!r:.20}, {query!r:.20}, {row!r:.20} is not ours")
+        return LabelRecord(text, label, cast(Use, use), cast(Query, query), int(row))
+
+    def _damaged(self, number: int, why: str) -> DataError:
+        return DataError(
+            f"{self.path} record {number} cannot be read: {why}.",
+            remedy="Fix or remove that record, or choose another --out.",
+        )
+
+    def _write(self, line: bytes) -> None:
+        end = os.lseek(self._handle, 0, os.SEEK_END)
+        try:
+            written = 0
+            while written < len(line):
+                written += os.write(self._handle, line[written:])
+            os.fsync(self._handle)
+        except OSError as error:
+            os.ftruncate(self._handle, end)
+            raise disk_error(self.path, error) from error
+
+
+def _line(fields: Sequence[object]) -> bytes:
+    file = io.StringIO(newline="")
+    # All quoted: a bare carriage return would end the record when it is read.
+    csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL).writerow(fields)
+    return file.getvalue().encode("utf-8")

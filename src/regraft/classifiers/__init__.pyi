@@ -1,0 +1,113 @@
+from .attribution import Explainer
+from .base import (
+    Classifier,
+    classifier_kinds,
+    load_classifier,
+    prediction,
+    register_classifier,
+    run_fingerprint,
+)
+from .blend import Blend
+from .embeddings import BaseSpace, EmbeddingModel, document_vectors
+from .estimator import TextClassifier
+from .explanation import (
+    NUM_LEVELS,
+    Explanation,
+    StrongWord,
+    explanation_css,
+    explanation_to_html,
+    harmless,
+    signed,
+    trust_facts,
+)
+from .finetuning import (
+    VALID_SHARE,
+    EpochRecord,
+    FinetuneResult,
+    Start,
+    best_epoch,
+    examples_fingerprint,
+    finetune,
+    load_splits,
+    start_from_base,
+    train_classifier,
+    without_base,
+)
+from .fitting import FitResult, fit, fit_examples
+from .logistic import RegressionModel, TunedRegression, fit_in_space, fit_regression, unit_length
+from .neural import NeuralClassifier
+from .scoring import Evaluation, SetEvaluation, evaluate, evaluation, score_classifier
+from .self_training import self_train
+from .storage import Stored, load_member, save_member
+from .tfidf import (
+    LatentModel,
+    LatentSpace,
+    LinearModel,
+    NaiveBayesModel,
+    fit_linear,
+    fit_naive_bayes,
+    fit_space,
+    linear_score,
+)
+from .weights import blended
+
+__all__ = [
+    "NUM_LEVELS",
+    "VALID_SHARE",
+    "BaseSpace",
+    "Blend",
+    "Classifier",
+    "EmbeddingModel",
+    "EpochRecord",
+    "Evaluation",
+    "Explainer",
+    "Explanation",
+    "FinetuneResult",
+    "FitResult",
+    "LatentModel",
+    "LatentSpace",
+    "LinearModel",
+    "NaiveBayesModel",
+    "NeuralClassifier",
+    "RegressionModel",
+    "SetEvaluation",
+    "Start",
+    "Stored",
+    "StrongWord",
+    "TextClassifier",
+    "TunedRegression",
+    "best_epoch",
+    "blended",
+    "classifier_kinds",
+    "document_vectors",
+    "evaluate",
+    "evaluation",
+    "examples_fingerprint",
+    "explanation_css",
+    "explanation_to_html",
+    "finetune",
+    "fit",
+    "fit_examples",
+    "fit_in_space",
+    "fit_linear",
+    "fit_naive_bayes",
+    "fit_regression",
+    "fit_space",
+    "harmless",
+    "linear_score",
+    "load_classifier",
+    "load_member",
+    "load_splits",
+    "prediction",
+    "register_classifier",
+    "run_fingerprint",
+    "save_member",
+    "score_classifier",
+    "self_train",
+    "signed",
+    "start_from_base",
+    "train_classifier",
+    "trust_facts",
+    "unit_length",
+    "without_base",
+]

@@ -1,0 +1,310 @@
+"""Which words moved a classifier: integrated gradients, leave-one-out, and the Explainer.
+
+Exact contributions are in contributions.py. Letters: W words, T tokens, S points on a path.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from regraft.classifiers.base import Classifier, load_classifier
+from regraft.classifiers.explanation import Attribution, Explanation, Method, Word
+from regraft.config import check_task
+from regraft.data import Span, spread_over_words, without_surrogates, without_words, word_spans
+from regraft.errors import ConfigError, DataError
+from regraft.training import EVALUATION_TOKENS, LoadedRun
+
+# A longer text is refused: nobody could read its explanation, and leave-one-out would take long.
+MAX_CHARACTERS = 1_000_000
+# The most variants of a text that leave-one-out reads, the most characters in all of them, and the
+# fewest variants: in a longer text several neighbouring words are left out together.
+MOST_LEFT_OUT = 512
+FEWEST_LEFT_OUT = 8
+MOST_CHARACTERS_READ = 2_000_000
+# Points on the path of integrated gradients: doubled until the gap is small enough.
+FEWEST_STEPS = 16
+MOST_STEPS = 512
+# Small enough: this share of the difference that is explained, or this much in log-odds.
+SMALL_GAP_SHARE = 0.01
+SMALL_GAP = 0.01
+# A smaller probability counts as this one, so that log-odds stay finite.
+_LEAST_CHANCE = 1e-12
+
+
+class Explainer:
+    """Explains the decisions of one classifier; loaded once, used by one thread at a time."""
+
+    def __init__(self, classifier: Classifier) -> None:
+        check_task(classifier.data, by="An explanation")
+        self.classifier = classifier
+        self.labels = classifier.labels
+
+    @classmethod
+    def load(cls, run_dir: str | Path) -> "Explainer":
+        """For the classifier in a folder."""
+        return cls(load_classifier(run_dir))
+
+    def explain(
+        self, text: str, label: str | None = None, *, method: Method | Literal["auto"] = "auto"
+    ) -> Explanation:
+        """What every word adds to the log-odds of a label, by default of the predicted one.
+
+        `auto` is the best method that fits: exact contributions for a blend, integrated gradients
+        for a network, leave-one-out where neither applies. DataError for a text without words or of
+        more than MAX_CHARACTERS, ConfigError for an unknown label or a method that does not fit.
+        """
+        text, spans = _checked_text(text)
+        methods = self.classifier.attribution_methods(text)
+        if method != "auto" and method not in methods:
+            raise ConfigError(
+                f"The method {method} does not fit this classifier and text.",
+                "Contributions need a classifier that adds up words; integrated gradients need a "
+                "network that reads the text in one window (data.windows).",
+                remedy=f"Use {' or '.join(methods)}, or auto.",
+            )
+        chosen = methods[0] if method == "auto" else method
+        probabilities_C = self.classifier.predict_proba([text])[0]
+        predicted = int(probabilities_C.argmax())
+        target = predicted if label is None else self._target(label)
+        found = self.classifier.attributions(text, spans, target=target, method=chosen)
+        scored = zip(spans, found.scores_W.tolist(), strict=True)
+        return Explanation(
+            text=text,
+            label=self.labels[target],
+            predicted=self.labels[predicted],
+            probabilities=dict(zip(self.labels, probabilities_C.tolist(), strict=True)),
+            method=chosen,
+            words=tuple(Word(text[a:b], a, b, score) for (a, b), score in scored),
+            output=float(log_odds(probabilities_C[None], target=target)[0]),
+            baseline=found.baseline,
+            baseline_name=found.baseline_name,
+            elsewhere=found.elsewhere,
+            num_unread=len(spans) - self.classifier.num_words_read(text, spans),
+            num_together=found.num_together,
+            num_steps=found.num_steps,
+        )
+
+    def checked(self, explanation: Explanation) -> Explanation:
+        """The same with its `agreement`: the rank correlation of its scores with leave-one-out."""
+        again = self.explain(explanation.text, explanation.label, method="leave-one-out")
+        num_read = explanation.num_read
+        agreement = rank_correlation(
+            np.array([word.score for word in explanation.words[:num_read]]),
+            np.array([word.score for word in again.words[:num_read]]),
+        )
+        return dataclasses.replace(explanation, agreement=agreement)
+
+    def _target(self, label: str) -> int:
+        if label in self.labels:
+            return self.labels.index(label)
+        near = get_close_matches(label, self.labels, n=1)
+        raise ConfigError(
+            f"The label {label!r:.60} is unknown.",
+            f"This classifier knows {', '.join(self.labels[:20])}.",
+            remedy=f"Did you mean {near[0]}?" if near else "Use one of them.",
+        )
+
+
+def explain_text(
+    classifier: Classifier | str | Path,
+    text: str,
+    *,
+    label: str | None = None,
+    method: Method | Literal["auto"] = "auto",
+) -> Explanation:
+    """Explain one text by a classifier or its folder; for many texts, keep an Explainer."""
+    if isinstance(classifier, str | Path):
+        classifier = load_classifier(classifier)
+    return Explainer(classifier).explain(text, label, method=method)
+
+
+def leave_one_out(
+    classifier: Classifier, text: str, spans: Sequence[Span], *, target: int
+) -> Attribution:
+    """How much the log-odds fall when a word, or a group of neighbours, is left out."""
+    num_read = classifier.num_words_read(text, spans)
+    if num_read < len(spans):
+        # Words beyond the cut move up when one is left out, but never from far away.
+        text = text[: spans[min(2 * num_read, len(spans)) - 1][1]]
+    num_texts = max(MOST_CHARACTERS_READ // len(text), FEWEST_LEFT_OUT)
+    num_groups = min(num_read, MOST_LEFT_OUT, num_texts)
+    groups = np.array_split(np.arange(num_read), num_groups)
+    variants = [without_words(text, [spans[number] for number in group]) for group in groups]
+    chances_NC = classifier.predict_proba([text, without_words(text, spans), *variants])
+    output, baseline, *reduced = log_odds(chances_NC, target=target).tolist()
+    scores_W = np.zeros(len(spans))
+    for group, odds in zip(groups, reduced, strict=True):
+        scores_W[group] = (output - odds) / len(group)
+    return Attribution(
+        scores_W,
+        baseline=baseline,
+        baseline_name="the text without its words",
+        num_together=len(groups[0]),
+    )
+
+
+def log_odds(chances_NC: NDArray[np.float64], *, target: int) -> NDArray[np.float64]:
+    """log p - log(1 - p) of one class; 1 - p is the sum of the others, which loses no digits."""
+    chosen_N = np.maximum(chances_NC[:, target], _LEAST_CHANCE)
+    others_N = np.maximum(np.delete(chances_NC, target, axis=1).sum(axis=1), _LEAST_CHANCE)
+    odds_N: NDArray[np.float64] = np.log(chosen_N) - np.log(others_N)
+    return odds_N
+
+
+def rank_correlation(a_W: NDArray[np.float64], b_W: NDArray[np.float64]) -> float | None:
+    """Spearman's; None for fewer than three words, or if all scores are equal."""
+    from scipy.stats import rankdata
+
+    if len(a_W) < 3 or np.ptp(a_W) == 0 or np.ptp(b_W) == 0:
+        return None
+    return float(np.corrcoef(rankdata(a_W), rankdata(b_W))[0, 1])
+
+
+def _checked_text(text: str) -> tuple[str, list[Span]]:
+    if len(text) > MAX_CHARACTERS:
+        raise DataError(
+            f"The text has {len(text):,} characters.",
+            f"At most {MAX_CHARACTERS:,} are explained.",
+            remedy="Pass a part of it.",
+        )
+    text = without_surrogates(text)
+    spans = word_spans(text)
+    if not spans:
+        what = "has no word in it" if text else "is empty"
+        raise DataError(
+            f"The text {what}.", "An explanation scores words.", remedy="Give some text."
+        )
+    return text, spans
+
+
+def integrated_gradients(
+    run: LoadedRun, text: str, spans: Sequence[Span], *, target: int
+) -> Attribution:
+    """Gradients averaged on the path from average tokens to those of the text (arXiv 1703.01365).
+
+    Not captum's implementation, though a test checks that the scores agree: captum's path starts at
+    tokens, not at their average; a bag's two tables have to move together; and the number of steps
+    is to follow from the gap.
+    """
+    tokenizer, max_length = run.tokenizer, run.settings.data.max_length
+    ids, places = tokenizer.encode(text), tokenizer.spans(text)
+    row = tokenizer.framed(ids, max_length=max_length)
+    num_before, num_kept = len(tokenizer.prefix_ids), max_length - tokenizer.num_framing
+    places = places[:num_kept]
+    is_text_T = torch.zeros(len(row), dtype=torch.bool)
+    is_text_T[num_before : num_before + len(places)] = True
+    model = run.model.eval()
+    device = next(model.parameters()).device
+    path = _Path(model, torch.tensor(row, device=device), is_text_T.to(device), target=target)
+    num_steps = FEWEST_STEPS
+    while True:
+        scores_T, start, end = path.integrated(num_steps)
+        gap = abs(scores_T.sum() - (end - start))
+        if gap <= max(SMALL_GAP, SMALL_GAP_SHARE * abs(end - start)) or num_steps >= MOST_STEPS:
+            break
+        num_steps *= 2
+    starts_T, stops_T = np.zeros((2, len(row)), dtype=np.int64)
+    if places:
+        here = slice(num_before, num_before + len(places))
+        starts_T[here], stops_T[here] = np.array(places).T
+    words_W1, rest_1 = spread_over_words(
+        scores_T[:, None], starts_N=starts_T, stops_N=stops_T, spans=spans
+    )
+    return Attribution(
+        words_W1[:, 0],
+        baseline=start,
+        baseline_name="as many average tokens",
+        elsewhere=float(rest_1[0]),
+        num_steps=num_steps,
+    )
+
+
+class _Path:
+    """The straight path from a text of average tokens to one text, in the space of embeddings."""
+
+    def __init__(
+        self, model: nn.Module, ids_T: Tensor, is_text_T: Bool[Tensor, " T"], *, target: int
+    ) -> None:
+        backbone: Any = model.backbone
+        self._model, self._ids_T, self._target = model, ids_T, target
+        is_text_T1 = is_text_T.unsqueeze(1)
+        self._tables: list[tuple[nn.Module, Tensor, Tensor]] = [
+            (backbone.embedding, backbone.embedding.weight.detach().mean(dim=0), is_text_T1)
+        ]
+        if backbone.settings.num_layers == 0:
+            # An absent pair adds nothing.
+            nothing = torch.zeros_like(backbone.neighbours.weight[0])
+            self._tables.append((backbone.neighbours, nothing, torch.ones_like(is_text_T1[1:])))
+
+    def integrated(self, num_steps: int) -> tuple[Float[np.ndarray, " T"], float, float]:
+        """The score of every token, and the log-odds at both ends of the path."""
+        points_S, weights_S = np.polynomial.legendre.leggauss(num_steps)
+        shares_S = torch.tensor(
+            [0.0, 1.0, *((points_S + 1) / 2)], dtype=torch.float32, device=self._ids_T.device
+        )
+        weights_S = np.concatenate([[0.0, 0.0], weights_S / 2])
+        scores_T = np.zeros(len(self._ids_T))
+        outputs: list[float] = []
+        at_once = max(EVALUATION_TOKENS // len(self._ids_T), 1)
+        for start in range(0, len(shares_S), at_once):
+            here = slice(start, start + at_once)
+            odds_S, slopes_ST = self._slopes(shares_S[here])
+            outputs += odds_S.tolist()
+            scores_T += weights_S[here] @ slopes_ST
+        return scores_T, outputs[0], outputs[1]
+
+    def _slopes(
+        self, shares_S: Float[Tensor, " S"]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Log-odds at points of the path, and their slopes along each token's part of it."""
+        ids_ST = self._ids_T.expand(len(shares_S), -1)
+        with torch.enable_grad(), self._replaced(shares_S) as ways:
+            scores_SC = self._model(ids_ST).double()
+            others_SC = torch.cat(
+                [scores_SC[:, : self._target], scores_SC[:, self._target + 1 :]], dim=1
+            )
+            odds_S = scores_SC[:, self._target] - others_SC.logsumexp(dim=1)
+            slopes = torch.autograd.grad(odds_S.sum(), [points for points, _ in ways])
+        slopes_ST = np.zeros(ids_ST.shape)
+        for slope, (_, way) in zip(slopes, ways, strict=True):
+            products = (slope * way).sum(dim=2).double().cpu().numpy()
+            if products.shape == slopes_ST.shape:
+                slopes_ST += products
+            else:  # pairs of neighbours: half each
+                slopes_ST[:, 1:] += products / 2
+                slopes_ST[:, :-1] += products / 2
+        return odds_S.detach().cpu().numpy(), slopes_ST
+
+    @contextlib.contextmanager
+    def _replaced(self, shares_S: Float[Tensor, " S"]) -> Iterator[list[tuple[Tensor, Tensor]]]:
+        """Inside, the model reads points of the path; yields them and the distances still to go."""
+        ways: list[tuple[Tensor, Tensor]] = []
+        shares_S11 = shares_S[:, None, None]
+
+        def hook(average_D: Tensor, is_text_T1: Tensor) -> Any:
+            def replaced(module: nn.Module, given: Any, vectors_STD: Tensor) -> Tensor:
+                way_STD = (vectors_STD.detach() - average_D) * is_text_T1
+                point_STD = vectors_STD.detach() - (1 - shares_S11) * way_STD
+                ways.append((point_STD.requires_grad_(), way_STD))
+                return point_STD
+
+            return replaced
+
+        hooks = [
+            table.register_forward_hook(hook(average_D, is_text_T1))
+            for table, average_D, is_text_T1 in self._tables
+        ]
+        try:
+            yield ways
+        finally:
+            for handle in hooks:
+                handle.remove()

@@ -1,0 +1,134 @@
+"""The ensemble that `regraft fit` makes: a weighted blend of classifiers, as one Classifier."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regraft.classifiers.base import Classifier, load_classifier, register_classifier
+from regraft.classifiers.contributions import Parts
+from regraft.classifiers.weights import blended
+from regraft.config import DataSettings, Settings
+from regraft.data import Content, Tokenizer, load_tokenizer
+from regraft.errors import RunFolderError
+from regraft.runtime import SILENT, Progress
+from regraft.training import RunFolder, RunInfo, read_info, read_settings
+
+
+@register_classifier("blend")
+@dataclass(frozen=True)
+class Blend(Classifier):
+    """Classifiers by name, and how much each counts; `settings` are those of the bases."""
+
+    info: RunInfo
+    settings: Settings
+    tokenizer: Tokenizer
+    by_name: Mapping[str, Classifier]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The columns of `predict_proba`."""
+        return self.info.labels
+
+    @property
+    def data(self) -> DataSettings:
+        """How the files it learned from were read."""
+        return self.settings.data
+
+    @property
+    def members(self) -> Mapping[str, Classifier]:
+        """All classifiers that were fitted, those of weight 0 as well."""
+        return self.by_name
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """The weight of each member; they add up to 1."""
+        weights: Mapping[str, float] = self.info.result["weights"]
+        return weights
+
+    @property
+    def temperature(self) -> float:
+        """Above 1 the blend is less confident than the weighted mean of its members."""
+        return float(self.info.result["temperature"])
+
+    @property
+    def active_members(self) -> dict[str, Classifier]:
+        """Members with non-zero weight."""
+        return {name: member for name, member in self.by_name.items() if self.weights[name] > 0}
+
+    def predict_proba(
+        self, contents: Sequence[Content], *, progress: Progress = SILENT
+    ) -> NDArray[np.float64]:
+        """N x C calibrated probabilities."""
+        return self.combined(
+            {
+                name: member.predict_proba(contents, progress=progress)
+                for name, member in self.active_members.items()
+            }
+        )
+
+    def combined(self, probabilities: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
+        """The probabilities of the blend, given those of its active members."""
+        names = list(self.active_members)
+        combined_NC: NDArray[np.float64] = blended(
+            np.stack([probabilities[name] for name in names]),
+            np.array([self.weights[name] for name in names]),
+            temperature=self.temperature,
+        )
+        return combined_NC
+
+    @property
+    def is_additive(self) -> bool:
+        """Yes, if all active members are."""
+        return all(member.is_additive for member in self.active_members.values())
+
+    def score_parts(self, text: str) -> list[Parts]:
+        """Those of the active members, weighted."""
+        return [
+            parts.scaled(self.weights[name] / self.temperature)
+            for name, member in self.active_members.items()
+            for parts in member.score_parts(text)
+        ]
+
+    def renamed(self, labels: Sequence[str]) -> "Blend":
+        """The same blend with other names for its labels."""
+        result = {**self.info.result, "labels": list(labels)}
+        return replace(
+            self,
+            info=replace(self.info, labels=tuple(labels), result=result),
+            by_name={name: member.renamed(labels) for name, member in self.by_name.items()},
+        )
+
+    def save(self, run_dir: Path) -> None:
+        """Write a run folder as `regraft fit` does."""
+        folder = RunFolder(run_dir)
+        info = replace(self.info, status="training", result={})
+        folder.start(info, settings=self.settings, tokenizer=self.tokenizer, resume=False)
+        for name, member in self.by_name.items():
+            member.save(member_dir(run_dir, name))
+        folder.complete({**self.info.result, "run_dir": str(run_dir)})
+
+    @classmethod
+    def load(cls, run_dir: Path) -> "Blend":
+        """Read the run folder of `regraft fit`."""
+        info = read_info(run_dir)
+        if info.kind != "blend" or info.status != "complete":
+            raise RunFolderError(
+                f"{run_dir} holds no finished classifier of `regraft fit`.",
+                remedy="Repeat the command that started it with --resume, or use another folder.",
+            )
+        return cls(
+            info=info,
+            settings=read_settings(run_dir),
+            tokenizer=load_tokenizer(run_dir / "tokenizer.json"),
+            by_name={
+                name: load_classifier(member_dir(run_dir, name)) for name in info.result["weights"]
+            },
+        )
+
+
+def member_dir(run_dir: Path, name: str) -> Path:
+    """The folder of a member."""
+    return run_dir / "members" / name

@@ -1,0 +1,406 @@
+"""TextClassifier: `fit` and `finetune` as a scikit-learn estimator over one Classifier."""
+
+import json
+import tempfile
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+
+from regraft.classifiers.base import Classifier, load_classifier
+from regraft.classifiers.finetuning import (
+    VALID_SHARE,
+    EpochRecord,
+    Start,
+    examples_fingerprint,
+    finetune_examples,
+    start_from_base,
+    start_from_scratch,
+    texts_of,
+)
+from regraft.classifiers.fitting import FitResult, fit_examples
+from regraft.config import SINGLE_LABEL, Task, check_task, replace, resolve
+from regraft.data import Content, Example, check_trainable, labels_of, split_examples
+from regraft.errors import ConfigError, DataError
+from regraft.runtime import SILENT, Progress, write_text
+from regraft.training import RunFolder, RunInfo, read_base_settings, read_info
+
+# Instead of a base: all weights are new.
+SCRATCH = "scratch"
+
+# The column of second texts in the settings of a run whose texts did not come from a file,
+PAIR_COLUMN = "pair"
+# and the separator of its labels: the first of these that occurs in no label.
+LABEL_SEPARATORS = ("|", ";", ",", "\t")
+
+
+class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A text classifier: the recipe of `regraft fit`, or a new head on a base of your own.
+
+    base: None for the recipe, which pre-trains its own bases; else the base to fine-tune: run
+    folder of a language model, Hugging Face folder, checkpoint of the lab, or "scratch". minutes:
+    time budget of the recipe. preset, size: as on the command line (by default the base's own).
+    epochs: passes over the data when fine-tuning. seed: of weights, order and dropout. settings:
+    others by name, such as {"train.lr": 3e-4}.
+
+    X is a list of texts or, for fine-tuning, of pairs: tuples of two texts. Labels may be strings
+    or numbers; `classes_` holds them as they were given. For fine-tuning, a text may have any
+    number of labels: y is then a list of sets, or scikit-learn's N x C array of 0 and 1.
+
+    After `fit`, `classifier_` is the fitted Classifier.
+    """
+
+    classifier_: Classifier
+
+    def __init__(
+        self,
+        base: str | Path | None = None,
+        *,
+        minutes: float = 30.0,
+        preset: str | None = None,
+        size: str | None = None,
+        epochs: int | None = None,
+        seed: int = 0,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.base = base
+        self.minutes = minutes
+        self.preset = preset
+        self.size = size
+        self.epochs = epochs
+        self.seed = seed
+        self.settings = settings
+
+    def fit(
+        self,
+        X: Iterable[object],
+        y: Iterable[object],
+        *,
+        unlabelled: Iterable[object] | None = None,
+        progress: Progress = SILENT,
+    ) -> "TextClassifier":
+        """Learn from texts and labels, and with the recipe from unlabelled texts as well.
+
+        The recipe reports its cross-validated scores in `result_`. Fine-tuning holds some examples
+        out, records the accuracy on them (`history_`) and calibrates the probabilities with them
+        (`temperature_`), if possible (see `neural.calibrate`).
+        """
+        texts = _checked_contents(X)
+        classes, answers, has_sets = _checked_answers(y)
+        if len(texts) != len(answers):
+            raise DataError(
+                f"There are {len(texts)} texts and {len(answers)} labels.",
+                "Each text needs one label.",
+                remedy="Check X and y.",
+            )
+        check_trainable([Example("", str(classes[t]), "y", 1) for each in answers for t in each])
+        # Inside, labels are strings in the order of classes_, so that order survives any type.
+        digits = len(str(len(classes)))
+        examples = [
+            _example(content, [f"{t:0{digits}d}" for t in each], row=row, has_sets=has_sets)
+            for row, (content, each) in enumerate(zip(texts, answers, strict=True), start=1)
+        ]
+        if self.base is None:
+            classifier = self._fit_recipe(
+                examples, unlabelled=_checked_texts(unlabelled or ()), progress=progress
+            )
+        else:
+            if unlabelled is not None:
+                raise ConfigError(
+                    "Fine-tuning a base does not read texts without labels.",
+                    "A base has learned from text already.",
+                    remedy="Omit unlabelled, or pass base=None for the whole recipe.",
+                )
+            classifier = self._finetune(examples, classes=classes, progress=progress)
+        self.classes_ = classes
+        self.classifier_ = classifier.renamed([str(label) for label in classes])
+        return self
+
+    def predict_proba(
+        self, X: Iterable[object], *, progress: Progress = SILENT
+    ) -> NDArray[np.float64]:
+        """N x C probabilities; columns are `classes_`.
+
+        Rows add up to 1, unless a text may have any number of labels.
+        """
+        check_is_fitted(self, "classes_")
+        return self.classifier_.predict_proba(_checked_contents(X), progress=progress)
+
+    def predict(self, X: Iterable[object]) -> NDArray[Any]:
+        """The most probable label of every text.
+
+        For label sets: N x C, 1 for each label that reaches its threshold.
+        """
+        probabilities_NC = self.predict_proba(X)
+        if self.classifier_.thresholds:
+            return (probabilities_NC >= np.array(self.classifier_.thresholds)).astype(np.int64)
+        predicted: NDArray[Any] = self.classes_[probabilities_NC.argmax(axis=1)]
+        return predicted
+
+    def predict_sets(self, X: Iterable[object]) -> list[tuple[Any, ...]]:
+        """The labels of every text, if it may have any number of them."""
+        check_is_fitted(self, "classes_")
+        if not self.classifier_.task.has_label_sets:
+            raise ConfigError(
+                "This classifier gives every text one label.", remedy="Use predict instead."
+            )
+        return [tuple(self.classes_[row == 1].tolist()) for row in self.predict(X)]
+
+    def score(self, X: Iterable[object], y: Iterable[object], sample_weight: Any = None) -> float:
+        """Accuracy; for label sets, the share of texts whose labels are all correct."""
+        check_is_fitted(self, "classes_")
+        if self.classifier_.task.has_label_sets and not _is_indicator(y):
+            sets = [{str(label) for label in _as_set(labels)} for labels in y]
+            names = self.classifier_.labels
+            if unknown := sorted(set().union(*sets).difference(names)):
+                raise DataError(
+                    f"y holds the label {unknown[0]!r}, which was not in the training data.",
+                    f"This classifier knows {', '.join(map(repr, names))}.",
+                    remedy="Remove such labels, or train with them.",
+                )
+            y = np.array([[name in labels for name in names] for labels in sets])
+        return float(super().score(X, y, sample_weight=sample_weight))
+
+    @property
+    def temperature_(self) -> float | None:
+        """What the scores were divided by for calibration; None if they were not calibrated."""
+        check_is_fitted(self, "classes_")
+        return self.classifier_.temperature
+
+    def save(self, run_dir: str | Path) -> Path:
+        """Write a run folder, as the command line does. Labels are saved as strings."""
+        check_is_fitted(self, "classes_")
+        folder = RunFolder(Path(run_dir))
+        folder.check_free(resume=False)
+        self.classifier_.save(folder.run_dir)
+        return folder.run_dir
+
+    @classmethod
+    def load(cls, run_dir: str | Path) -> "TextClassifier":
+        """An estimator from its run folder, ready to predict."""
+        classifier = load_classifier(run_dir)
+        if (run := classifier.network) is not None:
+            base = SCRATCH if run.info.base is None else run.info.base["run_dir"]
+            estimator = cls(base=base, preset=run.settings.preset, seed=run.settings.train.seed)
+        else:
+            estimator = cls()
+            info = read_info(Path(run_dir))
+            if "weights" in info.result:
+                estimator.result_ = FitResult.from_dict(info.result)
+                estimator.minutes = estimator.result_.minutes
+        estimator.classes_, estimator.classifier_ = classifier.classes_, classifier
+        return estimator
+
+    def _fit_recipe(
+        self, examples: Sequence[Example], *, unlabelled: Sequence[str], progress: Progress
+    ) -> Classifier:
+        task = _task_of(examples)
+        if task != SINGLE_LABEL:
+            raise ConfigError(
+                f"The recipe supports {SINGLE_LABEL}, not {task}.",
+                remedy='Pass a base to fine-tune, such as base="scratch".',
+            )
+        unread = {"preset": self.preset, "size": self.size, "epochs": self.epochs}
+        if given := [name for name, value in unread.items() if value is not None]:
+            raise ConfigError(
+                f"The recipe does not read {', '.join(given)}.",
+                "It makes its own bases in the time budget `minutes`.",
+                remedy=f"Omit {'it' if len(given) == 1 else 'them'}, or pass a base to fine-tune, "
+                'such as base="scratch".',
+            )
+        settings = resolve(
+            "pretrain", preset="bag", overrides={"train.seed": self.seed, **(self.settings or {})}
+        )
+        with tempfile.TemporaryDirectory(prefix="regraft-fit-") as folder:
+            paths = {name: Path(folder) / f"{name}.jsonl" for name in ("labelled", "unlabelled")}
+            _write_texts(paths["labelled"], [example.text for example in examples])
+            _write_texts(paths["unlabelled"], unlabelled)
+            self.result_ = fit_examples(
+                examples,
+                watched=[],
+                texts=[paths["unlabelled"]] if unlabelled else [],
+                labelled=paths["labelled"],
+                out=Path(folder) / "run",
+                # The files are ours, whatever columns the settings name.
+                settings=replace(settings, "data", text_column="text", encoding="utf-8"),
+                minutes=self.minutes,
+                progress=progress,
+            )
+            return load_classifier(Path(folder) / "run")
+
+    def _finetune(
+        self, examples: list[Example], *, classes: NDArray[Any], progress: Progress
+    ) -> Classifier:
+        start = self._start(examples, classes=classes, progress=progress)
+        train, valid = _held_out(examples, seed=self.seed)
+        info = RunInfo(
+            kind="classifier",
+            status="training",
+            labels=labels_of(examples).names,
+            base=None if self.base == SCRATCH else {"run_dir": str(self.base)},
+            fingerprints={"train": examples_fingerprint(examples)},
+        )
+        finetuned = finetune_examples(start, train, valid, info=info, progress=progress)
+        self.history_: list[EpochRecord] = finetuned.history
+        return finetuned.classifier
+
+    def _start(
+        self, examples: Sequence[Example], *, classes: NDArray[Any], progress: Progress
+    ) -> Start:
+        assert self.base is not None, "the recipe has no start"
+        base = None if self.base == SCRATCH else Path(self.base)
+        if self.size is not None and base is not None:
+            raise ConfigError(
+                f"size={self.size!r} cannot change the shape of the base {self.base}.",
+                remedy='Omit size, or train from scratch with base="scratch".',
+            )
+        task = _task_of(examples)
+        # The saved run records its task, and how a file expresses it.
+        columns: dict[str, Any] = {"data.pair_column": PAIR_COLUMN} if task.has_pairs else {}
+        if task.has_label_sets:
+            columns["data.label_separator"] = _free_separator(classes)
+        settings = resolve(
+            "finetune",
+            preset=self.preset,
+            size=self.size,
+            overrides={
+                "train.seed": self.seed,
+                "train.epochs": self.epochs,
+                **columns,
+                **(self.settings or {}),
+            },
+            base=None if base is None else read_base_settings(base),
+        )
+        check_task(settings.data, supported=[task], by="Training on this X and y")
+        if base is not None:
+            return start_from_base(base, settings=settings)
+        texts = texts_of(examples)
+        return start_from_scratch(texts, settings=settings, tokenizer_path=None, progress=progress)
+
+
+def _task_of(examples: Sequence[Example]) -> Task:
+    return Task(
+        has_pairs=any(example.pair is not None for example in examples),
+        has_label_sets=any(example.labels is not None for example in examples),
+    )
+
+
+def _free_separator(classes: NDArray[Any]) -> str:
+    names = "".join(str(name) for name in classes)
+    for separator in LABEL_SEPARATORS:
+        if separator not in names:
+            return separator
+    raise DataError(
+        f"The names of the labels contain all of {' '.join(LABEL_SEPARATORS)}.",
+        "One of these has to separate labels in a file.",
+        remedy="Rename a label.",
+    )
+
+
+def _example(content: Content, names: Sequence[str], *, row: int, has_sets: bool) -> Example:
+    text, pair = content if isinstance(content, tuple) else (content, None)
+    labels = tuple(names) if has_sets else None
+    return Example(text, LABEL_SEPARATORS[0].join(names), "X", row, pair, labels)
+
+
+def _is_indicator(y: object) -> bool:
+    return isinstance(y, np.ndarray) and y.ndim == 2
+
+
+def _as_set(labels: object) -> "set[Any] | frozenset[Any] | list[Any] | tuple[Any, ...]":
+    if not isinstance(labels, set | frozenset | list | tuple):
+        raise DataError(
+            f"y holds {labels!r:.60} among sets of labels.",
+            "Either every text has one label, or each has a set of them.",
+            remedy="Put single labels into sets.",
+        )
+    return labels
+
+
+def _refuse_flags(sets: Sequence[Collection[Any]]) -> None:
+    """Refuse rows of 0 and 1 as plain lists: as sets of labels they would be meaningless."""
+    is_row = all(isinstance(labels, list | tuple) and len(labels) > 1 for labels in sets)
+    if is_row and len(set(map(len, sets))) == 1 and all(set(row) <= {0, 1} for row in sets):
+        raise DataError(
+            "y holds lists of 0 and 1, all of one length.",
+            "A list holds the labels of a text; 0 or 1 for every label is a numpy array.",
+            remedy="Pass numpy.array(y), or lists of the labels.",
+        )
+
+
+def _checked_answers(y: Iterable[object]) -> tuple[NDArray[Any], list[list[int]], bool]:
+    """The classes, the class numbers of every text, and whether these are sets."""
+    if isinstance(y, np.ndarray) and y.ndim == 2:
+        empty = np.flatnonzero(~y.any(axis=0))
+        if not np.isin(y, (0, 1)).all() or len(empty):
+            found = f"no text has label {empty[0]}" if len(empty) else "it holds other numbers"
+            raise DataError(
+                f"y has two dimensions, and {found}.",
+                "Such an array holds 1 for each label that a text has, and else 0.",
+                remedy="Remove the column, or pass a list of sets.",
+            )
+        return np.arange(y.shape[1]), [np.flatnonzero(row).tolist() for row in y], True
+    given = list(y)
+    if any(isinstance(labels, set | frozenset | list | tuple) for labels in given):
+        sets = [_as_set(labels) for labels in given]
+        _refuse_flags(sets)
+        classes = np.unique(np.asarray([label for labels in sets for label in labels]))
+        numbers = {label: number for number, label in enumerate(classes.tolist())}
+        of_texts = [sorted({numbers[np.asarray(x).item()] for x in labels}) for labels in sets]
+        return classes, of_texts, True
+    classes, targets = np.unique(np.asarray(given), return_inverse=True)
+    return classes, [[target] for target in targets.tolist()], False
+
+
+def _write_texts(path: Path, texts: Sequence[str]) -> None:
+    write_text(path, "".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+
+def _checked_contents(X: Iterable[object]) -> list[Content]:
+    """Texts, or pairs of them if the first is one."""
+    items = X if isinstance(X, str) else list(X)
+    if isinstance(items, str) or not items or not isinstance(items[0], tuple | list):
+        return list(_checked_texts(items))
+    pairs: list[Content] = []
+    for row, item in enumerate(items, start=1):
+        texts = tuple(item) if isinstance(item, tuple | list) else (item,)
+        if len(texts) != 2 or not all(isinstance(text, str) and text.strip() for text in texts):
+            raise DataError(
+                f"Pair {row} is {item!r:.60}.",
+                "A pair is a tuple of two texts, neither of them empty.",
+                remedy="Fix or remove it; texts and pairs do not mix.",
+            )
+        pairs.append((texts[0], texts[1]))
+    return pairs
+
+
+def _checked_texts(X: Iterable[object]) -> list[str]:
+    # A string is iterable: its letters would pass for texts.
+    if isinstance(X, str):
+        raise DataError(
+            f"X is one string: {X!r:.60}.",
+            "X is a list of strings.",
+            remedy="Put the text into a list.",
+        )
+    texts: list[str] = []
+    for row, text in enumerate(X, start=1):
+        if not isinstance(text, str):
+            raise DataError(
+                f"Text {row} is of type {type(text).__name__}, not a string: {text!r:.60}.",
+                "X is a list of strings.",
+                remedy="Pass a list of texts, not an array of numbers.",
+            )
+        texts.append(text)
+    return texts
+
+
+def _held_out(examples: list[Example], *, seed: int) -> tuple[list[Example], list[Example]]:
+    """Hold out a share; with too few examples for that, use the training examples for both."""
+    train_examples, valid_examples = split_examples(examples, share=VALID_SHARE, seed=seed)
+    if not valid_examples or len(labels_of(train_examples).names) < len(labels_of(examples).names):
+        return examples, examples
+    return train_examples, valid_examples

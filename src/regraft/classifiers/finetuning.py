@@ -1,0 +1,630 @@
+"""Fine-tuning: a base, or scratch, and labelled examples become a classifier.
+
+`finetune` reads files and writes a run folder; `finetune_examples` is the same for examples in
+memory, and `train_classifier` the training loop that comparisons use as well.
+"""
+
+import contextlib
+import copy
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+
+from regraft.classifiers.neural import (
+    NeuralClassifier,
+    calibrate,
+    chosen_thresholds,
+    has_label_sets,
+)
+from regraft.config import (
+    Settings,
+    replace,
+    resolve,
+    settings_from_dict,
+    settings_to_dict,
+    with_base,
+)
+from regraft.data import (
+    Example,
+    ExampleRows,
+    Labels,
+    Tokenizer,
+    TokenStore,
+    check_labels_known,
+    check_trainable,
+    example_rows,
+    labels_of,
+    load_examples,
+    load_tokenizer,
+    offsets_of,
+    split_examples,
+    train_tokenizer,
+)
+from regraft.errors import ConfigError, DataError
+from regraft.models import (
+    BagBackbone,
+    ForeignBackbone,
+    LanguageModelHead,
+    Model,
+    Transplant,
+    add_adapters,
+    build_classifier,
+    frequent_pair_keys,
+    graft,
+    merge_adapters,
+    with_dropout,
+)
+from regraft.runtime import SILENT, Progress, device, fingerprint, seeded, world
+from regraft.stats import accuracy, best_micro_f1
+from regraft.training import (
+    BEST,
+    MEAN,
+    LoadedRun,
+    Objective,
+    RunFolder,
+    RunInfo,
+    TrainState,
+    build_state,
+    class_probabilities,
+    classify,
+    classify_each,
+    holding,
+    kept_steps,
+    label_probabilities,
+    load_base,
+    open_run,
+    put,
+    read_base_settings,
+    read_info,
+    read_on,
+    with_auxiliary,
+)
+
+# The score on valid after every epoch: for one label per text, and for label sets.
+ACCURACY, MICRO_F1 = "accuracy", "micro-F1"
+
+# Share of the training examples that is held out when no valid file is given.
+VALID_SHARE = 0.15
+
+# Settings of `train` that change how a base is used.
+_OF_A_BASE = ("unfreeze_every", "reinit_layers", "lora_rank", "auxiliary_weight")
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """Accuracy on valid after an epoch; epoch 0 is before training and has no loss.
+
+    For label sets it is the micro-F1 with the best threshold common to all labels.
+    """
+
+    epoch: int
+    step: int
+    train_loss: float | None
+    valid_accuracy: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class FinetuneResult:
+    """The outcome of fine-tuning; `best_epoch` is that of the weights kept, if not the last.
+
+    `followed` names the score in `valid_accuracy`. `temperature` is what the scores were divided by
+    for calibration; None if they were not calibrated.
+    """
+
+    run_dir: str
+    base: str
+    labels: tuple[str, ...]
+    num_train: int
+    num_valid: int
+    valid_accuracy: tuple[float, ...]
+    cut_share: float
+    seconds: float
+    transplant: str
+    best_epoch: int | None = None
+    followed: str = ACCURACY
+    temperature: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "FinetuneResult":
+        """Read what `to_dict` gave; JSON has lists for tuples."""
+        sequences = {name: tuple(values[name]) for name in ("labels", "valid_accuracy")}
+        return cls(**{**values, **sequences})
+
+
+def finetune(
+    *,
+    base: str | Path | None,
+    train: str | Path,
+    valid: str | Path | None = None,
+    out: str | Path,
+    settings: Settings | None = None,
+    tokenizer_path: str | Path | None = None,
+    resume: bool = False,
+    progress: Progress = SILENT,
+) -> FinetuneResult:
+    """Train a classifier on the file `train` and write it to the run folder `out`.
+
+    `base` is the run folder of a language model, a Hugging Face folder, a checkpoint of the lab, or
+    None for scratch. Without `valid`, a part of train is held out. With `resume` the run in `out`
+    continues from its last checkpoint.
+    """
+    settings = settings or resolve(
+        "finetune", base=None if base is None else read_base_settings(Path(base))
+    )
+    if base is not None and tokenizer_path is not None:
+        raise ConfigError(
+            f"The base {base} has a tokenizer of its own; {tokenizer_path} cannot replace it.",
+            "Its weights know the ids of the tokenizer it was pre-trained with.",
+            remedy="Omit the tokenizer, or start from scratch.",
+        )
+    with open_run(out, resume=resume) as (folder, resume):
+        return _finetune(
+            base=base,
+            train=train,
+            valid=valid,
+            folder=folder,
+            settings=settings,
+            tokenizer_path=tokenizer_path,
+            resume=resume,
+            progress=progress if world().is_first else SILENT,
+        )
+
+
+def _finetune(
+    *,
+    base: str | Path | None,
+    train: str | Path,
+    valid: str | Path | None,
+    folder: RunFolder,
+    settings: Settings,
+    tokenizer_path: str | Path | None,
+    resume: bool,
+    progress: Progress,
+) -> FinetuneResult:
+    train_examples, valid_examples = load_splits(
+        train, valid=valid, settings=settings, progress=progress
+    )
+    if base is not None:
+        start = start_from_base(Path(base), settings=settings)
+    else:
+        resumed = folder.run_dir / "tokenizer.json" if resume and folder.exists else None
+        path = resumed or (None if tokenizer_path is None else Path(tokenizer_path))
+        texts = texts_of(train_examples)
+        start = start_from_scratch(texts, settings=settings, tokenizer_path=path, progress=progress)
+    info = RunInfo(
+        kind="classifier",
+        status="training",
+        labels=labels_of(train_examples).names,
+        base=None if base is None else {"run_dir": str(base)},
+        fingerprints={
+            "train": examples_fingerprint(train_examples),
+            "valid": examples_fingerprint(valid_examples),
+            "tokenizer": start.tokenizer.fingerprint,
+            "base": start.fingerprint,
+        },
+    )
+    if world().is_first:
+        folder.start(info, settings=start.settings, tokenizer=start.tokenizer, resume=resume)
+    world().wait()
+    info = read_info(folder.run_dir)
+    if info.status == "complete":
+        progress.say(f"{folder.run_dir} is complete already.")
+        return FinetuneResult.from_dict(info.result)
+    finetuned = finetune_examples(
+        start, train_examples, valid_examples, info=info, folder=folder, progress=progress
+    )
+    history, info = finetuned.history, finetuned.classifier.run.info
+    result = FinetuneResult(
+        run_dir=str(folder.run_dir),
+        base="scratch" if base is None else str(base),
+        labels=info.labels,
+        num_train=len(train_examples),
+        num_valid=len(valid_examples),
+        valid_accuracy=tuple(record.valid_accuracy for record in history),
+        cut_share=finetuned.cut_share,
+        seconds=history[-1].seconds,
+        transplant=finetuned.transplant,
+        best_epoch=best_epoch(history) if start.settings.train.patience is not None else None,
+        followed=MICRO_F1 if info.thresholds else ACCURACY,
+        temperature=info.temperature,
+    )
+    info = dataclasses.replace(info, result=result.to_dict())
+    folder.finish(info, model=finetuned.classifier.run.model)
+    return result
+
+
+@dataclass(frozen=True)
+class Finetuned:
+    """A classifier after fine-tuning, and how it went; `transplant` says what the base gave."""
+
+    classifier: NeuralClassifier
+    history: list[EpochRecord]
+    transplant: str
+    cut_share: float
+
+
+def finetune_examples(
+    start: "Start",
+    train: Sequence[Example],
+    valid: Sequence[Example],
+    *,
+    info: RunInfo,
+    folder: RunFolder | None = None,
+    progress: Progress = SILENT,
+) -> Finetuned:
+    """Train on examples, calibrate on valid, and choose thresholds there for label sets.
+
+    `info` names the labels. With a folder, training is logged and resumed there.
+    """
+    labels, settings, tokenizer = Labels(info.labels), start.settings, start.tokenizer
+    model, transplant = start.build_model(num_classes=len(labels), seed=settings.train.seed)
+    grafted = "all weights are new (scratch)" if transplant is None else str(transplant)
+    progress.say(f"Graft: {grafted}.")
+    rows = example_rows(train, labels=labels, tokenizer=tokenizer, data=settings.data)
+    valid_rows = example_rows(valid, labels=labels, tokenizer=tokenizer, data=settings.data)
+    if rows.num_long:
+        progress.say(
+            f"{rows.num_long / len(rows.targets):.1%} of the training texts are longer than "
+            f"{settings.data.max_length} tokens and were cut."
+        )
+    history = list(
+        train_classifier(
+            model,
+            rows=rows,
+            valid_rows=valid_rows,
+            settings=settings,
+            auxiliary=start.auxiliary(),
+            folder=folder,
+            progress=progress,
+        )
+    )
+    best = best_epoch(history) if settings.train.patience is not None else None
+    if best is not None:
+        score = f"{history[best].valid_accuracy:.1%} on valid"
+        progress.say(f"The weights of epoch {best} of {len(history) - 1} are kept: {score}.")
+    is_new_N = unseen(valid, train=train)
+    temperature = calibrate(model, valid_rows, is_new_N=is_new_N, settings=settings)
+    info = dataclasses.replace(
+        info, thresholds=chosen_thresholds(model, valid_rows), temperature=temperature
+    )
+    run_dir = Path() if folder is None else folder.run_dir
+    run = LoadedRun(run_dir, info, settings, tokenizer, model.eval())
+    return Finetuned(NeuralClassifier(run), history, grafted, rows.cut_share)
+
+
+def unseen(examples: Sequence[Example], *, train: Sequence[Example]) -> Bool[np.ndarray, " N"]:
+    """Which examples are not among those trained on."""
+    seen = {example.content for example in train}
+    return np.array([example.content not in seen for example in examples], dtype=bool)
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where fine-tuning starts: a tokenizer, complete settings, and the base if there is one.
+
+    Builds classifiers that differ only in their seed. The pairs of neighbours that a bag knows are
+    vocabulary, so a classifier from scratch has those of the base, too.
+    """
+
+    tokenizer: Tokenizer
+    settings: Settings
+    base: LoadedRun | None
+    pair_keys: torch.Tensor | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the base's weights, or "scratch"."""
+        return "scratch" if self.base is None else self.base.fingerprint
+
+    def build_model(self, *, num_classes: int, seed: int) -> tuple[Model, Transplant | None]:
+        """A classifier with a new head on the base, or all new. Equal seeds give equal heads."""
+        pooling = self.settings.head.pooling
+        if self.base is not None:
+            with seeded(seed, stream="head"):
+                model, transplant = graft(
+                    self.base.model,
+                    num_classes=num_classes,
+                    pooling=pooling,
+                    reinit_layers=self.settings.train.reinit_layers or 0,
+                )
+            _set_dropout(model, settings=self.settings)
+            return model, transplant
+        with seeded(seed, stream="weights"):
+            model = build_classifier(
+                self.settings.model,
+                vocab_size=self.tokenizer.vocab_size,
+                num_classes=num_classes,
+                pooling=pooling,
+            )
+        if self.pair_keys is not None and isinstance(model.backbone, BagBackbone):
+            model.backbone.know_pairs(self.pair_keys)
+        return model, None
+
+    def auxiliary(self) -> Objective | None:
+        """The objective of the base as an auxiliary loss, if the settings ask for it."""
+        if self.base is None or self.settings.train.auxiliary_weight is None:
+            return None
+        head = copy.deepcopy(self.base.model.head).requires_grad_(False).to(device())
+        if not isinstance(head, LanguageModelHead):
+            raise ConfigError(
+                f"train.auxiliary_weight needs a base that predicts tokens, and "
+                f"{self.base.run_dir} holds none.",
+                remedy="Use a base that was pre-trained here, or omit the setting.",
+            )
+        return read_on(head, settings=self.settings, tokenizer=self.tokenizer)
+
+
+def start_from_base(path: Path, *, settings: Settings) -> Start:
+    """Tokenizer and shape are the base's; dropout, pooling and training come from the settings."""
+    base = load_base(path)
+    settings = with_base(settings, base.settings)
+    model = settings.model
+    if settings.data.max_length > model.max_positions:
+        raise ConfigError(
+            f"data.max_length is {settings.data.max_length}, but the base {path} has positions "
+            f"for {model.max_positions} tokens.",
+            remedy=f"Pass --set data.max_length={model.max_positions}.",
+        )
+    backbone = base.model.backbone
+    if isinstance(backbone, ForeignBackbone) and model != backbone.settings:
+        backbone = with_dropout(backbone, settings=model)
+        base = dataclasses.replace(base, model=Model(backbone, base.model.head))
+    pair_keys = backbone.pair_keys if isinstance(backbone, BagBackbone) else None
+    # What was resolved without the base may contradict it.
+    settings_from_dict(settings_to_dict(settings))
+    return Start(base.tokenizer, settings, base, pair_keys)
+
+
+def without_base(settings: Settings) -> Settings:
+    """The same training for a network from scratch: without the methods that need a base."""
+    return replace(settings, "train", **dict.fromkeys(_OF_A_BASE))
+
+
+def start_from_scratch(
+    texts: Sequence[str], *, settings: Settings, tokenizer_path: Path | None, progress: Progress
+) -> Start:
+    """Without a base: with the tokenizer given, or one trained on the training texts."""
+    if given := [name for name in _OF_A_BASE if getattr(settings.train, name) is not None]:
+        raise ConfigError(
+            f"train.{given[0]} is {getattr(settings.train, given[0])}, and there is no base.",
+            "It changes how a base is used.",
+            remedy="Pass a base, or omit the setting.",
+        )
+    if tokenizer_path is not None:
+        tokenizer = load_tokenizer(tokenizer_path)
+    else:
+        tokenizer = train_tokenizer(texts, settings=settings.tokenizer, progress=progress)
+    pair_keys = None
+    if settings.model.num_layers == 0:
+        store = _store(texts, tokenizer=tokenizer)
+        pair_keys = frequent_pair_keys(store, settings=settings.model)
+    return Start(tokenizer, settings, None, pair_keys)
+
+
+def _store(texts: Sequence[str], *, tokenizer: Tokenizer) -> TokenStore:
+    """A few texts as documents in memory."""
+    rows = [[tokenizer.start_id, *ids, tokenizer.end_id] for ids in tokenizer.encode_batch(texts)]
+    offsets = offsets_of(np.array([len(row) for row in rows]))
+    ids = np.concatenate(rows).astype(np.uint32)
+    num_bytes = len("".join(texts).encode("utf-8", "surrogatepass"))
+    return TokenStore.from_arrays(ids, offsets, num_bytes=num_bytes)
+
+
+def _set_dropout(model: Model, *, settings: Settings) -> None:
+    """Set the dropout of fine-tuning in a base; its weights stay."""
+    if isinstance(model.backbone, ForeignBackbone):
+        return  # built with it already
+    for module in model.backbone.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = settings.model.dropout
+    for block in model.backbone.blocks:
+        block.attention.dropout = settings.model.attention_dropout  # type: ignore[union-attr]
+    model.backbone.settings = settings.model
+
+
+def load_splits(
+    train: str | Path, *, valid: str | Path | None, settings: Settings, progress: Progress
+) -> tuple[list[Example], list[Example]]:
+    """Train and valid examples, checked against each other; without valid, some are held out."""
+    train_examples = load_examples(train, data=settings.data)
+    check_trainable(train_examples)
+    if valid is None:
+        train_examples, valid_examples = split_examples(
+            train_examples, share=VALID_SHARE, seed=settings.train.seed
+        )
+        if not valid_examples:
+            raise DataError(
+                f"{train} holds {len(train_examples)} examples, too few to hold some out.",
+                "Accuracy is measured on examples that are not trained on.",
+                remedy="Pass a file of them with --valid, or add examples.",
+            )
+        progress.say(
+            f"No valid file: {len(valid_examples)} of the training examples were held out."
+        )
+    else:
+        valid_examples = load_examples(valid, data=settings.data)
+    check_labels_known(valid_examples, labels_of(train_examples))
+    separator = settings.data.label_separator
+    if separator is not None and all(len(example.names) < 2 for example in train_examples):
+        progress.say(
+            f"No example of {train} has more than one label: is {separator!r} the right separator?"
+        )
+    return train_examples, valid_examples
+
+
+def texts_of(examples: Sequence[Example]) -> list[str]:
+    """All texts, both of a pair: what a tokenizer is trained on."""
+    pairs = [example.pair for example in examples if example.pair is not None]
+    return [*(example.text for example in examples), *pairs]
+
+
+def examples_fingerprint(examples: Sequence[Example]) -> str:
+    """A hash of texts and labels in order."""
+    parts = ((e.text, e.label) if e.pair is None else (e.text, e.pair, e.label) for e in examples)
+    return fingerprint(part for example in parts for part in example)
+
+
+def train_classifier(
+    model: Model,
+    *,
+    rows: ExampleRows,
+    valid_rows: ExampleRows,
+    settings: Settings,
+    auxiliary: Objective | None = None,
+    folder: RunFolder | None = None,
+    progress: Progress = SILENT,
+) -> Iterator[EpochRecord]:
+    """Train in place; yield accuracy on valid before the first epoch and after every one.
+
+    With a folder, metrics and checkpoints are written there, and training resumes from the last
+    checkpoint. Progress advances by one for each optimizer step. `auxiliary` is that of the Start.
+    """
+    train = settings.train
+    adapters = None
+    if train.lora_rank is not None:
+        adapters = add_adapters(model, rank=train.lora_rank, seed=train.seed)
+    state = build_state(model.to(device()), settings=train, num_rows=len(rows.lengths))
+    followed = MICRO_F1 if has_label_sets(rows) else ACCURACY
+    history: list[EpochRecord] = []
+    losses: list[float] = []
+    checkpoints = None
+    if folder is not None:
+        checkpoints = folder.checkpoints(keep=train.keep_checkpoints)
+        extra = checkpoints.load(state, progress=progress) or {"history": [], "losses": []}
+        folder.truncate_metrics(after=state.step if state.step else -1)
+        history = [EpochRecord(**values) for values in extra["history"]]
+        losses = extra["losses"]
+        if state.step:
+            progress.say(f"Resuming {folder.run_dir} after step {state.step:,}.")
+        yield from history
+
+    def record_epoch() -> EpochRecord:
+        with _as_kept(state):
+            record = EpochRecord(
+                epoch=len(history),
+                step=state.step,
+                train_loss=float(np.mean(losses)) if losses else None,
+                valid_accuracy=_valid_accuracy(model, valid_rows),
+                seconds=state.seconds,
+            )
+            history.append(record)
+            _stop_early(state, history=history, patience=train.patience)
+        losses.clear()
+        if folder is not None:
+            folder.log(_log_entry(record, followed=followed))
+        return record
+
+    if not history:
+        yield record_epoch()
+    for record in kept_steps(
+        state,
+        rows=rows,
+        objective=_objective(rows, auxiliary=auxiliary, settings=settings),
+        settings=train,
+        checkpoints=checkpoints,
+        extra=lambda: {
+            "history": [dataclasses.asdict(entry) for entry in history],
+            "losses": losses,
+        },
+        name="fine-tune",
+        note=lambda record: (
+            f"epoch {record.epoch + 1}  loss {record.loss:.3f}  "
+            f"valid {history[-1].valid_accuracy:.1%}"
+        ),
+        progress=progress,
+    ):
+        losses.append(record.loss)
+        if record.is_epoch_end:
+            yield record_epoch()
+    # A length in steps or minutes may end within an epoch.
+    if history[-1].step < state.step:
+        yield record_epoch()
+    put(model, state.copies.get(BEST, state.copies.get(MEAN, {})))
+    if adapters is not None:
+        merge_adapters(adapters)
+
+
+def best_epoch(history: Sequence[EpochRecord]) -> int | None:
+    """The first of the best epochs on valid, not counting the one before training."""
+    trained = history[1:]
+    return max(trained, key=lambda r: r.valid_accuracy).epoch if trained else None
+
+
+def _as_kept(state: TrainState) -> contextlib.AbstractContextManager[None]:
+    """Inside, the model has the weights it would have if training ended now."""
+    return holding(state.model, state.copies.get(MEAN, {}))
+
+
+def _stop_early(state: TrainState, *, history: Sequence[EpochRecord], patience: int | None) -> None:
+    """Remember the weights of the best epoch; stop if none was better for `patience` epochs."""
+    best = best_epoch(history)
+    if patience is None or best is None:
+        return
+    epoch = history[-1].epoch
+    if best == epoch:
+        state.copies[BEST] = {name: p.detach().clone() for name, p in state.moving.items()}
+    elif epoch - best >= patience:
+        state.total_steps = state.step
+
+
+def _objective(rows: ExampleRows, *, auxiliary: Objective | None, settings: Settings) -> Objective:
+    """The classification loss, and the auxiliary one if there is any."""
+    train = settings.train
+    weights_C, smoothing = _class_weights(rows, settings=settings), train.label_smoothing or 0.0
+    if has_label_sets(rows):
+        main = classify_each(weights_C, label_smoothing=smoothing)
+    else:
+        main = classify(weights_C, label_smoothing=smoothing, rdrop=train.rdrop)
+    if train.auxiliary_weight is None:
+        return main
+    assert auxiliary is not None, "with train.auxiliary_weight, pass the auxiliary of the start"
+    is_causal = settings.objective.traits.is_causal
+    share = 1.0 if is_causal else settings.objective.mask_rate
+    return with_auxiliary(
+        main,
+        auxiliary,
+        weight=train.auxiliary_weight,
+        targets_per_row=share * float(rows.lengths.mean()),
+    )
+
+
+def _log_entry(record: EpochRecord, *, followed: str) -> dict[str, Any]:
+    return {
+        "step": record.step,
+        "epoch": record.epoch,
+        "loss": record.train_loss,
+        f"valid_{followed.lower().replace('-', '_')}": record.valid_accuracy,
+    }
+
+
+def _valid_accuracy(model: Model, rows: ExampleRows) -> float:
+    if has_label_sets(rows):
+        return best_micro_f1(label_probabilities(model, rows), rows.targets)
+    return accuracy(class_probabilities(model, rows).argmax(axis=1), rows.targets)
+
+
+def _class_weights(rows: ExampleRows, *, settings: Settings) -> torch.Tensor | None:
+    """Inverse frequency, scaled so that the mean weight of an example is 1.
+
+    For label sets, the ratio of examples without a label to examples with it.
+    """
+    if settings.train.class_weight is None:
+        return None
+    if has_label_sets(rows):
+        bearing_C = rows.targets.sum(axis=0)
+        ratios_C = (len(rows.targets) - bearing_C) / np.maximum(bearing_C, 1)
+        return torch.tensor(np.maximum(ratios_C, 1 / len(rows.targets)), dtype=torch.float32)
+    counts_C = np.bincount(rows.targets)
+    weights_C = len(rows.targets) / (len(counts_C) * np.maximum(counts_C, 1))
+    return torch.tensor(weights_C, dtype=torch.float32)

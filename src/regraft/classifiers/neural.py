@@ -1,0 +1,216 @@
+"""A fine-tuned network as a Classifier: prediction, attribution, and its run folder."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool
+from numpy.typing import NDArray
+
+from regraft.classifiers.base import Classifier, ExportFormat, register_classifier, single_texts
+from regraft.classifiers.explanation import Attribution, Method
+from regraft.config import DataSettings, Settings
+from regraft.data import Content, ExampleRows, Span
+from regraft.errors import DataError, RegraftError
+from regraft.models import ClassifierHead, Model
+from regraft.runtime import SILENT, Progress
+from regraft.stats import cautious_temperature, f1_thresholds
+from regraft.training import (
+    BEFORE_RUN_JSON,
+    LoadedRun,
+    RunFolder,
+    Scorer,
+    class_probabilities,
+    label_probabilities,
+    load_run,
+    probabilities_of,
+)
+
+
+@register_classifier("classifier")
+@dataclass(frozen=True)
+class NeuralClassifier(Classifier):
+    """One network with a classification head.
+
+    `scorer` computes the class scores of rows if not the network itself, such as an export of it,
+    for one label per text. A temperature is part of the weights of the head.
+    """
+
+    run: LoadedRun
+    scorer: Scorer | None = field(repr=False, default=None)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The columns of `predict_proba`."""
+        return self.run.info.labels
+
+    @property
+    def data(self) -> DataSettings:
+        """How the files it learned from were read."""
+        return self.run.settings.data
+
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        """The probability from which each label is assigned, chosen on valid."""
+        return self.run.info.thresholds
+
+    @property
+    def temperature(self) -> float | None:
+        """What the scores were divided by; the weights contain it already."""
+        return self.run.info.temperature
+
+    @property
+    def network(self) -> LoadedRun:
+        """The run itself."""
+        return self.run
+
+    @property
+    def export_formats(self) -> tuple[ExportFormat, ...]:
+        """All formats, for networks of regraft's own families."""
+        return () if self.run.settings.model.architecture is not None else ("hf", "onnx")
+
+    def predict_proba(
+        self, contents: Sequence[Content], *, progress: Progress = SILENT
+    ) -> NDArray[np.float64]:
+        """N x C probabilities; the mean over all windows that are read of a long text."""
+        if not contents:
+            return np.zeros((0, len(self.labels)))
+        rows = self._rows(contents)
+        if rows.num_cut:
+            progress.say(
+                f"{rows.cut_share:.1%} of the texts are longer than "
+                f"{self.data.max_length} tokens and were cut."
+            )
+        progress.start("predict", total=len(contents))
+        if self.scorer is not None:
+            probabilities_NC = probabilities_of(rows, scores=self.scorer, on_batch=progress.advance)
+        else:
+            compute = label_probabilities if self.thresholds else class_probabilities
+            probabilities_NC = compute(self.run.model, rows, on_batch=progress.advance)
+        progress.finish()
+        return probabilities_NC
+
+    def cut_share(self, contents: Sequence[Content]) -> float:
+        """The share of texts that are longer than all windows together."""
+        return self._rows(contents).cut_share
+
+    def _rows(self, contents: Sequence[Content]) -> ExampleRows:
+        if self.task.has_pairs:
+            _check_pairs(contents)
+        else:
+            contents = single_texts(contents)
+        return ExampleRows(
+            contents, targets=[0] * len(contents), tokenizer=self.run.tokenizer, data=self.data
+        )
+
+    def attribution_methods(self, text: str) -> tuple[Method, ...]:
+        """Integrated gradients, unless the text is read in several windows; leave-one-out."""
+        has_windows = (self.data.windows or 1) > 1
+        if has_windows and len(self.run.tokenizer.spans(text)) > self._row_room:
+            return ("leave-one-out",)
+        return "integrated-gradients", "leave-one-out"
+
+    def attributions(
+        self, text: str, spans: Sequence[Span], *, target: int, method: Method
+    ) -> Attribution:
+        """Integrated gradients or leave-one-out."""
+        if method != "integrated-gradients":
+            return super().attributions(text, spans, target=target, method=method)
+        from regraft.classifiers.attribution import integrated_gradients
+
+        return integrated_gradients(self.run, text, spans, target=target)
+
+    def num_words_read(self, text: str, spans: Sequence[Span]) -> int:
+        """Words up to the last token that fits."""
+        tokens = self.run.tokenizer.spans(text)
+        room = self._row_room * (self.data.windows or 1)
+        if len(tokens) <= room:
+            return len(spans)
+        end = max((stop for _, stop in tokens[:room]), default=0)
+        return sum(start < end for start, _ in spans)
+
+    @property
+    def _row_room(self) -> int:
+        """Tokens of a text that one row holds."""
+        return self.data.max_length - self.run.tokenizer.num_framing
+
+    def renamed(self, labels: Sequence[str]) -> "NeuralClassifier":
+        """The same network with other names for its labels."""
+        info = replace(self.run.info, labels=tuple(labels))
+        return replace(self, run=replace(self.run, info=info))
+
+    def save(self, run_dir: Path) -> None:
+        """Write a run folder as `regraft finetune` does."""
+        run, folder, is_new = self.run, RunFolder(run_dir), not run_dir.exists()
+        folder.check_free(resume=False)
+        try:
+            result = {**run.info.result, "run_dir": str(run_dir)} if run.info.result else {}
+            info = folder.start(
+                replace(run.info, status="training", result=result),
+                settings=run.settings,
+                tokenizer=run.tokenizer,
+                resume=False,
+            )
+            folder.finish(info, model=run.model)
+        except RegraftError:
+            # There is no training to resume: a folder without weights is of no use.
+            for name in ("run.json", *BEFORE_RUN_JSON, "model.safetensors"):
+                (run_dir / name).unlink(missing_ok=True)
+            if is_new and run_dir.exists():
+                run_dir.rmdir()
+            raise
+
+    @classmethod
+    def load(cls, run_dir: Path) -> "NeuralClassifier":
+        """Read the run folder of `regraft finetune`."""
+        return cls(load_run(run_dir, kind="classifier"))
+
+
+def _check_pairs(contents: Sequence[Content]) -> None:
+    if not all(isinstance(content, tuple) for content in contents):
+        raise DataError(
+            "These are single texts, and this classifier was trained on pairs of texts.",
+            remedy="Pass what it was trained on.",
+        )
+
+
+def has_label_sets(rows: ExampleRows) -> bool:
+    """Whether examples have any number of labels."""
+    return rows.targets.ndim == 2
+
+
+def calibrate(
+    model: Model,
+    valid_rows: ExampleRows,
+    *,
+    is_new_N: Bool[np.ndarray, " N"],
+    settings: Settings,
+) -> float | None:
+    """Divide the scores, in place, by the temperature that fits valid best, and return it.
+
+    The last layer of the head absorbs it, so that whatever runs these weights is calibrated. Only
+    rows that were not trained on count. None, and nothing changes, without any, and with class
+    weights: no temperature undoes these (docs/how-to/imbalanced-classes.md).
+    """
+    if settings.train.class_weight is not None or not is_new_N.any():
+        return None
+    assert isinstance(model.head, ClassifierHead), "fine-tuning grafts such a head"
+    targets = valid_rows.targets[is_new_N]
+    if has_label_sets(valid_rows):
+        # One temperature for all labels: every label of every row is one yes-or-no decision.
+        chances = label_probabilities(model, valid_rows)[is_new_N].ravel()
+        answers, targets = np.stack([1 - chances, chances], axis=1), targets.ravel()
+    else:
+        answers = class_probabilities(model, valid_rows)[is_new_N]
+    temperature = cautious_temperature(answers, targets)
+    model.head.divide_scores(temperature)
+    return temperature
+
+
+def chosen_thresholds(model: Model, valid_rows: ExampleRows) -> tuple[float, ...]:
+    """The probability from which each label is assigned, chosen on valid; () for one label."""
+    if not has_label_sets(valid_rows):
+        return ()
+    probabilities_NC = label_probabilities(model, valid_rows)
+    return tuple(f1_thresholds(probabilities_NC, valid_rows.targets).tolist())

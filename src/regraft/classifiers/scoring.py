@@ -1,0 +1,172 @@
+"""How good a classifier is on a labelled file: accuracy or F1, calibration, confusion."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regraft.classifiers.base import Classifier, load_classifier
+from regraft.config import DataSettings, check_task
+from regraft.data import Example, Labels, check_labels_known, load_examples
+from regraft.runtime import SILENT, Progress
+from regraft.stats import (
+    Interval,
+    accuracy_interval,
+    confusion,
+    expected_calibration_error,
+    macro_f1,
+    mean_f1_shares,
+    micro_f1_shares,
+    score_interval,
+)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The scores of a classifier on a labelled file."""
+
+    num_examples: int
+    accuracy: Interval
+    macro_f1: float
+    calibration_error: float
+    cut_share: float
+    labels: tuple[str, ...]
+    confusion: list[list[int]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class LabelScore:
+    """One of several labels: how often it occurs, how often it is predicted, and how well."""
+
+    label: str
+    threshold: float
+    count: int
+    predicted: int
+    precision: float
+    recall: float
+    f1: float
+
+
+@dataclass(frozen=True)
+class SetEvaluation:
+    """The scores of a classifier of label sets on a labelled file."""
+
+    num_examples: int
+    micro_f1: Interval
+    macro_f1: Interval
+    exact_match: Interval
+    calibration_error: float
+    cut_share: float
+    labels: tuple[LabelScore, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return asdict(self)
+
+
+def evaluation(
+    probabilities_NC: NDArray[np.float64],
+    *,
+    targets_N: NDArray[np.int64],
+    labels: Labels,
+    cut_share: float,
+) -> Evaluation:
+    """The scores of probabilities against the true labels."""
+    predictions_N = probabilities_NC.argmax(axis=1)
+    return Evaluation(
+        num_examples=len(targets_N),
+        accuracy=accuracy_interval((predictions_N == targets_N)[None]),
+        macro_f1=macro_f1(predictions_N, targets_N, num_classes=len(labels.names)),
+        calibration_error=expected_calibration_error(probabilities_NC, targets_N),
+        cut_share=cut_share,
+        labels=labels.names,
+        confusion=confusion(predictions_N, targets_N, num_classes=len(labels.names)).tolist(),
+    )
+
+
+def set_evaluation(
+    probabilities_NC: NDArray[np.float64],
+    *,
+    targets_NC: NDArray[np.int64],
+    labels: Labels,
+    thresholds_C: NDArray[np.float64],
+    cut_share: float,
+) -> SetEvaluation:
+    """The scores of probabilities against the true label sets."""
+    predicted_NC = probabilities_NC >= thresholds_C
+    chances = probabilities_NC.ravel()
+    return SetEvaluation(
+        num_examples=len(targets_NC),
+        micro_f1=score_interval(micro_f1_shares(predicted_NC, targets_NC)[None]),
+        macro_f1=score_interval(mean_f1_shares(predicted_NC, targets_NC)[None]),
+        exact_match=accuracy_interval((predicted_NC == targets_NC).all(axis=1)[None]),
+        # Every label of every example is one yes-or-no decision.
+        calibration_error=expected_calibration_error(
+            np.stack([1 - chances, chances], axis=1), targets_NC.ravel()
+        ),
+        cut_share=cut_share,
+        labels=tuple(
+            _label_score(predicted_N, targets_N, label=label, threshold=float(threshold))
+            for predicted_N, targets_N, label, threshold in zip(
+                predicted_NC.T, targets_NC.T, labels, thresholds_C, strict=True
+            )
+        ),
+    )
+
+
+def _label_score(
+    predicted_N: NDArray[np.bool_], targets_N: NDArray[np.int64], *, label: str, threshold: float
+) -> LabelScore:
+    hits, predicted, count = (
+        int(part.sum()) for part in (predicted_N & (targets_N == 1), predicted_N, targets_N)
+    )
+    return LabelScore(
+        label=label,
+        threshold=threshold,
+        count=count,
+        predicted=predicted,
+        precision=hits / max(predicted, 1),
+        recall=hits / max(count, 1),
+        f1=2 * hits / max(predicted + count, 1),
+    )
+
+
+def evaluate(
+    run_dir: str | Path,
+    path: str | Path,
+    *,
+    data: DataSettings | None = None,
+    progress: Progress = SILENT,
+) -> Evaluation | SetEvaluation:
+    """Score a saved classifier on a labelled file; read as its training file was unless given."""
+    classifier = load_classifier(run_dir)
+    data = data or classifier.data
+    check_task(data, supported=classifier.supported_tasks, by=str(run_dir))
+    return score_classifier(classifier, load_examples(path, data=data), progress=progress)
+
+
+def score_classifier(
+    classifier: Classifier, examples: Sequence[Example], *, progress: Progress = SILENT
+) -> Evaluation | SetEvaluation:
+    """Score a classifier on labelled examples."""
+    labels = Labels(classifier.labels)
+    check_labels_known(examples, labels)
+    contents = [example.content for example in examples]
+    probabilities_NC = classifier.predict_proba(contents, progress=progress)
+    targets, cut_share = labels.targets(examples), classifier.cut_share(contents)
+    if classifier.task.has_label_sets:
+        return set_evaluation(
+            probabilities_NC,
+            targets_NC=targets,
+            labels=labels,
+            thresholds_C=np.array(classifier.thresholds),
+            cut_share=cut_share,
+        )
+    return evaluation(probabilities_NC, targets_N=targets, labels=labels, cut_share=cut_share)

@@ -1,0 +1,142 @@
+"""Copies of data files, in the same format, without the rows that leak from an earlier split."""
+
+import codecs
+import gzip
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from regraft.config import DataSettings
+from regraft.data.text.duplicates import Leak
+from regraft.data.text.lines import STANDARD_INPUT, check_present, read_lines
+from regraft.data.text.readers import folder_files, kind_of, label_path_of, read_rows
+from regraft.data.text.tables import opened_parquet
+from regraft.errors import DataError
+from regraft.runtime import write_whole
+
+
+def drop_leaks(
+    paths: Sequence[str | Path], *, data: DataSettings, out_dir: Path, leaks: Iterable[Leak]
+) -> dict[str, int]:
+    """Write clean copies and return the rows dropped for each path.
+
+    A file without leaks, such as the first split, is copied byte for byte. All files are read and
+    checked before the first copy is written.
+    """
+    rows_by_source: dict[str, set[int]] = {}
+    for leak in leaks:
+        rows_by_source.setdefault(leak.source, set()).add(leak.row)
+    sources = [Path(path) for path in paths]
+    _check_targets(sources, out_dir=out_dir)
+    dropped: dict[str, int] = {}
+    copies: list[Callable[[], None]] = []
+    for path in sources:
+        if path.is_dir():
+            kept = _kept_files(path, rows_by_source)
+            dropped[str(path)] = len(folder_files(path)) - len(kept)
+            copies += [
+                partial(_copy, file, out_dir / path.name / file.relative_to(path)) for file in kept
+            ]
+        else:
+            rows = rows_by_source.get(str(path), set())
+            dropped[str(path)] = len(rows)
+            copies += _copies_of_file(path, out_dir, rows=rows, data=data)
+    for write in copies:
+        write()
+    return dropped
+
+
+def _check_targets(paths: Sequence[Path], *, out_dir: Path) -> None:
+    names: set[str] = set()
+    for path in paths:
+        if path == STANDARD_INPUT:
+            raise DataError(
+                "Standard input cannot be read twice, so it has no clean copy.",
+                remedy="Save it to a file first.",
+            )
+        check_present(path)
+        if (out_dir / path.name).resolve() == path.resolve():
+            raise DataError(
+                f"The clean copy would replace {path} itself.",
+                remedy="Choose another folder for --drop-leaks.",
+            )
+        if path.name in names:
+            raise DataError(
+                f"Two files are named {path.name!r}, and both copies would go to {out_dir}.",
+                remedy="Rename one of them.",
+            )
+        names.add(path.name)
+
+
+def _copies_of_file(
+    path: Path, out_dir: Path, *, rows: set[int], data: DataSettings
+) -> list[Callable[[], None]]:
+    """The writes still to be done for one file, after reading and checking it."""
+    kind = kind_of(path)
+    label_path = label_path_of(path) if kind == ".spm" else None
+    files = [path, label_path] if label_path and label_path.exists() else [path]
+    if not rows:
+        return [partial(_copy, file, out_dir / file.name) for file in files]
+    if kind == ".parquet":
+        with opened_parquet(path) as table:
+            _check_some_left(path, num_rows=table.metadata.num_rows, num_dropped=len(rows))
+        return [partial(_write_parquet, path, out_dir / path.name, rows=rows)]
+    lines: set[int] = set()
+    num_rows = 0
+    for row in read_rows(path, data=data, need_label=False):
+        num_rows += 1
+        if row.row in rows:
+            lines.update(range(row.row, row.last_row + 1))
+    _check_some_left(path, num_rows=num_rows, num_dropped=len(rows))
+    return [
+        partial(_write_lines, file, out_dir / file.name, without=lines, encoding=data.encoding)
+        for file in files
+    ]
+
+
+def _kept_files(path: Path, rows_by_source: dict[str, set[int]]) -> list[Path]:
+    files = folder_files(path)
+    kept = [file for file in files if str(file) not in rows_by_source]
+    _check_some_left(path, num_rows=len(files), num_dropped=len(files) - len(kept))
+    return kept
+
+
+def _check_some_left(path: Path, *, num_rows: int, num_dropped: int) -> None:
+    if num_dropped >= num_rows:
+        raise DataError(
+            f"All {num_rows} rows of {path} are also in an earlier split.",
+            "A clean copy would be empty.",
+            remedy="Check that the files are different splits.",
+        )
+
+
+def _copy(path: Path, out_path: Path) -> None:
+    with open(path, "rb") as file:
+        write_whole(out_path, lambda target: shutil.copyfileobj(file, target))
+
+
+def _write_lines(path: Path, out_path: Path, *, without: set[int], encoding: str) -> None:
+    # An incremental encoder writes the byte order mark of UTF-16 once, not with every line.
+    encoder = codecs.getincrementalencoder(encoding)()
+    lines = enumerate(read_lines(path, encoding=encoding), start=1)
+    _save(out_path, b"".join(encoder.encode(line) for row, line in lines if row not in without))
+
+
+def _write_parquet(path: Path, out_path: Path, *, rows: set[int]) -> None:
+    with opened_parquet(path) as source:
+        table: Any = source.read()
+    import pyarrow
+    import pyarrow.parquet
+
+    kept = table.take([index for index in range(table.num_rows) if index + 1 not in rows])
+    target = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(kept, target)
+    _save(out_path, target.getvalue().to_pybytes())
+
+
+def _save(out_path: Path, content: bytes) -> None:
+    # No time in the header of a zipped file: equal rows give equal files.
+    stored = gzip.compress(content, mtime=0) if out_path.suffix == ".gz" else content
+    write_whole(out_path, lambda file: file.writelines([stored]))

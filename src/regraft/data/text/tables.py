@@ -1,0 +1,169 @@
+"""Records of csv, tsv and parquet files, checked for ragged rows, quotes and missing columns."""
+
+import csv
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from regraft.data.text.lines import opened, peeked
+from regraft.errors import DataError
+
+# The csv module refuses fields above 128 KiB by default; documents can be longer.
+_LONGEST_FIELD = 2**31 - 1
+
+
+class Values(NamedTuple):
+    """The values of one record in the wanted columns; None without such a column."""
+
+    text: Any
+    label: Any
+    pair: Any
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The wanted columns, and whether a missing label is an error."""
+
+    text: str
+    label: str
+    need_label: bool
+    pair: str | None = None
+
+    def present(self, names: Sequence[str]) -> Values:
+        """The wanted columns; a missing label is None."""
+        has_label = self.label in names
+        return Values(self.text, self.label if has_label else None, self.pair)
+
+    def check(self, present: Sequence[str], *, place: str, noun: str = "column") -> None:
+        """Raise DataError if a wanted column is missing or ambiguous."""
+        self._check_one(self.text, "--text-column", present, place=place, noun=noun)
+        if self.pair is not None:
+            self._check_one(self.pair, "--pair-column", present, place=place, noun=noun)
+        if self.need_label:
+            self._check_one(self.label, "--label-column", present, place=place, noun=noun)
+
+    def _check_one(
+        self, name: str, flag: str, present: Sequence[str], *, place: str, noun: str
+    ) -> None:
+        if present.count(name) == 1:
+            return
+        if name in present:
+            raise DataError(
+                f"{place} has two {noun}s named {name!r}.", remedy="Rename one of them."
+            )
+        shown = ", ".join(repr(other[:40]) for other in present[:12]) or "none"
+        near = difflib.get_close_matches(name, present, n=1, cutoff=0.5)
+        hint = f"Did you mean {near[0]!r}? " if near else ""
+        raise DataError(
+            f"{place} has no {noun} {name!r}.",
+            f"Its {noun}s are {shown}.",
+            remedy=f"{hint}Pass {flag} NAME.",
+        )
+
+
+def read_csv_records(
+    lines: Iterable[str], *, source: str, columns: Columns, delimiters: str
+) -> Iterator[tuple[Values, int, int]]:
+    """(values, first line, last line) of each record below the header; blank lines are skipped."""
+    header_line, lines = peeked(lines)
+    if not header_line:
+        return
+    csv.field_size_limit(_LONGEST_FIELD)
+    delimiter = _likely_delimiter(header_line, delimiters, wanted=columns.text)
+    records = _split_records(lines, source=source, delimiter=delimiter)
+    header, _, _ = next(records)
+    names = [name.strip() for name in header]
+    columns.check(names, place=source)
+    places = [None if name is None else names.index(name) for name in columns.present(names)]
+    for fields, row, last_row in records:
+        if len(fields) != len(header):
+            span = f" (to row {last_row}: is a quote left open?)" if last_row > row else ""
+            raise DataError(
+                f"{source} row {row}{span} has {len(fields)} fields.",
+                f"The header has {len(header)}.",
+                remedy=f'Quote texts that contain {delimiter!r} or newlines with "...".',
+            )
+        yield Values(*(None if at is None else fields[at] for at in places)), row, last_row
+
+
+def _likely_delimiter(header_line: str, delimiters: str, *, wanted: str) -> str:
+    """The delimiter under which the header names the wanted column, else has most columns."""
+
+    def score(delimiter: str) -> tuple[bool, int]:
+        names = next(csv.reader(header_line.splitlines()[:1], delimiter=delimiter), [])
+        return wanted in [name.strip() for name in names], len(names)
+
+    return max(delimiters, key=score)
+
+
+def _split_records(
+    lines: Iterable[str], *, source: str, delimiter: str
+) -> Iterator[tuple[list[str], int, int]]:
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    while True:
+        row = reader.line_num + 1
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            raise _quote_error(source, row=row, last_row=reader.line_num, error=error) from error
+        if fields is None:
+            return
+        if fields:
+            yield fields, row, reader.line_num
+
+
+def _quote_error(source: str, *, row: int, last_row: int, error: csv.Error) -> DataError:
+    if "unexpected end" in str(error):
+        return DataError(
+            f"{source} row {row} opens a quote that is never closed.",
+            f"Everything up to row {last_row} is inside it.",
+            remedy='Close it, or write a quote inside a quoted text twice ("").',
+        )
+    if "new-line character" in str(error):
+        return DataError(
+            f"{source} row {row} contains a carriage return outside quotes.",
+            "Lines end with a newline, optionally after a carriage return.",
+            remedy="Convert the line endings of the file.",
+        )
+    return DataError(
+        f"{source} row {row} is not valid csv (detected in row {last_row}): {error}.",
+        remedy='Write a quote inside a quoted text twice ("").',
+    )
+
+
+def read_parquet_records(path: Path, *, columns: Columns) -> Iterator[Values]:
+    """Each record as Python values, read batch by batch."""
+    with opened_parquet(path) as file:
+        names = file.schema_arrow.names
+        columns.check(names, place=str(path))
+        wanted = columns.present(names)
+        for batch in file.iter_batches(columns=[name for name in wanted if name is not None]):
+            parts = [
+                [None] * len(batch) if name is None else batch.column(name).to_pylist()
+                for name in wanted
+            ]
+            yield from map(Values, *parts)
+
+
+def opened_parquet(path: Path) -> Any:
+    """A `pyarrow.parquet.ParquetFile`; pyarrow is an optional dependency without types."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise DataError(
+            f"Reading {path} needs pyarrow, which is not installed.",
+            remedy="Run `pip install 'regraft[parquet]'`.",
+        ) from error
+    try:
+        if path.suffix != ".gz":
+            return pyarrow.parquet.ParquetFile(path)
+        with opened(path) as file:
+            return pyarrow.parquet.ParquetFile(pyarrow.BufferReader(file.read()))
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        raise DataError(
+            f"{path} is not a parquet file: {str(error).splitlines()[0]}",
+            remedy="Write it again, or convert it to csv.",
+        ) from error

@@ -1,0 +1,1 @@
+"""Text as ids: tokenizers, fast encoding, the token store."""

@@ -1,0 +1,18 @@
+from .common import TOLERANCE, ExportResult, needed, refuse_foreign
+from .huggingface import export_huggingface
+from .model_card import int8_rows, parity_rows
+from .onnx import export_onnx
+from .onnx_graph import write_fused_graph, write_graph
+
+__all__ = [
+    "TOLERANCE",
+    "ExportResult",
+    "export_huggingface",
+    "export_onnx",
+    "int8_rows",
+    "needed",
+    "parity_rows",
+    "refuse_foreign",
+    "write_fused_graph",
+    "write_graph",
+]

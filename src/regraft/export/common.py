@@ -1,0 +1,269 @@
+"""What all formats share: a new folder, written whole; the tokenizer; the check against our scores.
+
+An export is complete and checked, or nothing is written.
+"""
+
+import contextlib
+import dataclasses
+import importlib
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from jaxtyping import Float
+from tokenizers import processors
+from torch import Tensor
+
+from regraft.config import ModelSettings
+from regraft.data import Content
+from regraft.errors import ConfigError, DiskError, RegraftError
+from regraft.models import NoHead
+from regraft.runtime import disk_error, sync_folder
+from regraft.training import LoadedRun
+
+# The largest difference between a score of ours and the export's.
+TOLERANCE = 1e-4
+# How many scores of one text the card shows.
+_VECTOR_LENGTH = 4
+
+# Empty, one word, several alphabets, names of special tokens. `sample_texts` adds one that exceeds
+# the length of the model.
+_SENTENCES = (
+    "A quiet book about the sea, and about all that two sisters do not say.",
+    "",
+    "Yes.",
+    "Un récit drôle et tendre\u00a0; l'été, des œufs à la neige, et puis plus rien…",
+    "No, no, no! 3 stars of 10, and 2 of them for the cover \U0001f600",
+    "Книга короткая,\tno 長い本.\n\nThe end",
+)
+# For the first place of a pair; sample texts stand in the second.
+_FIRST = "The first sentence of a pair."
+_SPECIAL_SENTENCE = "In a review, </s> or <mask> or <pad> is text like any other."
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How far the scores of an export are from ours: the largest difference for each padding.
+
+    None is a padding that the format cannot express. `vector` are the first scores of `text`.
+    """
+
+    name: str
+    differences: dict[str, float | None]
+    num_texts: int
+    text: str
+    vector: tuple[float, ...]
+
+    @property
+    def largest(self) -> float:
+        """The largest difference of all."""
+        return max(value for value in self.differences.values() if value is not None)
+
+
+@dataclass(frozen=True)
+class Int8Cost:
+    """What int8 costs and gains: unchanged answers, accuracy, size and speed.
+
+    Answers are classes, or the likeliest token at every position. `speed_ratio` is how many times
+    as fast it is, measured in turns. Without labelled data there is no accuracy.
+    """
+
+    num_texts: int
+    agreement: float
+    largest_difference: float
+    speed_ratio: float
+    num_bytes: int
+    num_bytes_fp32: int
+    accuracy: float | None = None
+    accuracy_fp32: float | None = None
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """What was written, and how exact it is."""
+
+    out: str
+    format: str
+    parity: tuple[Parity, ...]
+    note: str = ""
+    int8: Int8Cost | None = None
+
+    @property
+    def largest_difference(self) -> float:
+        """The largest difference of a score from ours."""
+        return max(parity.largest for parity in self.parity)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {**dataclasses.asdict(self), "largest_difference": self.largest_difference}
+
+
+def needed(module: str, *, extra: str) -> Any:
+    """A module that only an extra of regraft installs."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"This export needs {module.partition('.')[0]}, which is not installed.",
+            remedy=f"Run `pip install 'regraft[{extra}]'`.",
+        ) from error
+
+
+def check_family(run: LoadedRun) -> None:
+    """Refuse a model that is not one of our own, and one without a head."""
+    if isinstance(run.model.head, NoHead):
+        raise ConfigError(
+            f"{run.run_dir} holds a base without a head, which scores nothing.",
+            "Language models and classifiers can be exported.",
+            remedy="Fine-tune it first: `regraft finetune --base ...`.",
+        )
+    refuse_foreign(run.settings.model, run_dir=run.run_dir)
+
+
+def refuse_foreign(settings: ModelSettings, *, run_dir: Path) -> None:
+    """Refuse a model that is not one of our own."""
+    if settings.traits.is_foreign:
+        raise ConfigError(
+            f"{run_dir} is based on a Hugging Face model, whose layers regraft does not know.",
+            "Models of regraft's own families can be exported.",
+            remedy="Use it through `regraft predict`, or graft onto a base of regraft's own.",
+        )
+
+
+@contextlib.contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """A temporary folder that becomes `out` at the end; after an error nothing is left."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise DiskError(
+            f"{out} exists and is not an empty folder.",
+            "An export is written into a folder of its own.",
+            remedy="Choose another --out.",
+        )
+    beside = out.parent / f".{out.name}.{os.getpid()}"
+    try:
+        beside.mkdir(parents=True)
+    except OSError as error:
+        raise disk_error(out, error) from error
+    try:
+        yield beside
+        _sync(beside)
+        if out.exists():
+            out.rmdir()
+        beside.rename(out)
+        sync_folder(out.parent)
+    except OSError as error:
+        if error.errno is None:  # not the system's: a library that could not read its own file
+            raise
+        raise disk_error(out, error) from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _sync(folder: Path) -> None:
+    # The folder has what the user's umask allows; some libraries write private files into it.
+    mode = folder.stat().st_mode & 0o666
+    for path in folder.rglob("*"):
+        if path.is_file():
+            path.chmod(mode)
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+
+
+def sample_texts(run: LoadedRun, *, has_special_names: bool) -> list[str]:
+    """Texts to compare an export on; the last one is longer than the model reads."""
+    long = " ".join([_SENTENCES[0]] * (run.settings.data.max_length // 8 + 1))
+    special = [_SPECIAL_SENTENCE] if has_special_names else []
+    return [*_SENTENCES, *special, long]
+
+
+def reads_pairs(run: LoadedRun) -> bool:
+    """Is it a classifier of pairs of texts?"""
+    return run.info.kind == "classifier" and run.settings.data.pair_column is not None
+
+
+def sample_pairs(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Pairs to compare an export on, of sample texts; the last of these is cut, in either place."""
+    *short, long = filter(None, texts)  # no text of a pair is empty
+    return [*((_FIRST, text) for text in short), (long, _FIRST), (_FIRST, long)]
+
+
+def read_row(run: LoadedRun, content: Content) -> tuple[list[int], list[int]]:
+    """The ids that a model of ours reads, and their types: start token, text or pair, cut."""
+    tokenizer, longest = run.tokenizer, run.settings.data.max_length
+    if isinstance(content, tuple):
+        first, second = (tokenizer.encode(text) for text in content)
+        return tokenizer.framed_pair(first, second, max_length=longest)
+    ids = [tokenizer.start_id, *tokenizer.encode(content)][:longest]
+    return ids, [0] * len(ids)
+
+
+def special_names(run: LoadedRun) -> dict[str, str]:
+    """The special tokens of a run by the names of their roles in transformers."""
+    tokenizer = run.tokenizer
+    ids = {
+        "pad_token": tokenizer.pad_id,
+        "unk_token": tokenizer.unknown_id,
+        "bos_token": tokenizer.start_id,
+        "cls_token": tokenizer.start_id,
+        "eos_token": tokenizer.end_id,
+        "sep_token": tokenizer.separator_id,
+        "mask_token": tokenizer.mask_id,
+    }
+    return {role: tokenizer.tokens([n])[0] for role, n in ids.items() if n is not None}
+
+
+def exported_tokenizer(run: LoadedRun) -> tokenizers.Tokenizer:
+    """The run's tokenizer with regraft's framing built in: `<s>` before a text.
+
+    Families with token types, and classifiers of pairs, read a pair as `<s> A <sep> B <sep>`.
+    """
+    inner = tokenizers.Tokenizer.from_file(str(run.run_dir / "tokenizer.json"))
+    names = special_names(run)
+    start, separator = names["bos_token"], names.get("sep_token")
+    pair = f"{start} $A $B"
+    if reads_pairs(run):
+        separator = run.tokenizer.tokens(run.tokenizer.pair_frame[1])[0]
+    if reads_pairs(run) or (run.settings.model.traits.has_token_types and separator is not None):
+        pair = f"{start} $A {separator} $B:1 {separator}:1"
+    used = [name for name in (start, separator) if name is not None]
+    inner.post_processor = processors.TemplateProcessing(
+        single=f"{start} $A",
+        pair=pair,
+        special_tokens=[(name, inner.token_to_id(name)) for name in used],
+    )
+    inner.no_truncation()
+    inner.no_padding()
+    return inner
+
+
+def first_scores(scores: Float[Tensor, "*shape"]) -> tuple[float, ...]:
+    """A few scores of one text, to recognise a model by: those of its last token or its classes."""
+    last = scores.reshape(-1, scores.shape[-1])[-1]
+    return tuple(last[:_VECTOR_LENGTH].tolist())
+
+
+def check_ids(run: LoadedRun, content: Content, ids: list[int], *, made_by: str) -> None:
+    """Refuse an export that would read other tokens than regraft."""
+    expected, _ = read_row(run, content)
+    if ids != expected:
+        raise RegraftError(
+            f"{made_by} reads {content!r:.40} as {ids[:8]} ..., regraft as {expected[:8]} ....",
+            "An export has to read the same tokens; nothing was written.",
+            remedy="Please report this with the tokenizer.json of the run.",
+        )
+
+
+def check_parity(parity: Parity, *, made_by: str) -> None:
+    """Refuse an export whose scores differ from ours, or are not numbers."""
+    for padding, difference in parity.differences.items():
+        if difference is not None and not difference <= TOLERANCE:
+            raise RegraftError(
+                f"The export as {parity.name} differs from regraft by {difference:.2g} in a score "
+                f"({padding}).",
+                f"At most {TOLERANCE:g} is exact enough; nothing was written.",
+                remedy=f"Please report this with the version of {made_by}.",
+            )

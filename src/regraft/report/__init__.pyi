@@ -1,0 +1,32 @@
+from .attention_figures import (
+    attention_picture,
+    darkest_weight,
+    learned_picture,
+    mask_picture,
+    mask_title,
+    masks_picture,
+    rollout_picture,
+    rotary_picture,
+    sinusoids_picture,
+)
+from .fit_html import write_fit_report
+from .sentences import base_arm, percent
+from .tables import comparison_to_dict
+from .writer import write_report
+
+__all__ = [
+    "attention_picture",
+    "base_arm",
+    "comparison_to_dict",
+    "darkest_weight",
+    "learned_picture",
+    "mask_picture",
+    "mask_title",
+    "masks_picture",
+    "percent",
+    "rollout_picture",
+    "rotary_picture",
+    "sinusoids_picture",
+    "write_fit_report",
+    "write_report",
+]

@@ -1,0 +1,307 @@
+"""The report of `regraft fit`: the members of the blend, and the comparison on a test file, if any.
+
+With a test file it is the report of that comparison, and adds how the classifier was made.
+"""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regraft.classifiers import FitResult
+from regraft.comparison import MEMBER_ARMS, OUTCOMES_NAME, REPORT_NAME, Comparison
+from regraft.config import flat, settings_to_dict
+from regraft.report import markdown
+from regraft.report import sentences as words
+from regraft.report.comparison_html import comparison_to_html
+from regraft.report.drawing import arm_styles, write_figures
+from regraft.report.figures import comparison_figures, members_figure
+from regraft.report.html import (
+    Cell,
+    Command,
+    Facts,
+    Page,
+    Paragraph,
+    Part,
+    Scored,
+    Scores,
+    Section,
+    Table,
+)
+from regraft.report.markdown import comparison_to_markdown
+from regraft.report.tables import (
+    comparison_tables,
+    comparison_to_dict,
+    interval_cells,
+    interval_columns,
+    plain,
+    to_csv,
+)
+from regraft.runtime import duration, write_json, write_text
+from regraft.training import read_info, read_settings
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_MEMBERS_NOTE = (
+    "Scores are percentages with 95 % intervals over examples. The weight is the share of a member "
+    "in the blend. Cost is the time to fit the member; that of the blend is all of it, bases "
+    "included."
+)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """How the classifier was made."""
+
+    result: FitResult
+    command: str
+    created: str
+    ran: dict[str, dict[str, Any]]
+
+    @property
+    def judged_on(self) -> str:
+        return "valid" if self.result.num_valid else "cross-validation"
+
+    @property
+    def verdict(self) -> str:
+        """Without a test file."""
+        scores = self.result.scores
+        others = ", ".join(
+            f"{name} {words.percent(score.accuracy.mean)} %"
+            for name, score in scores.items()
+            if name != "blend"
+        )
+        return (
+            f"The blend reaches {words.percent(scores['blend'].accuracy.mean)} % by "
+            f"{self.judged_on}; its members reach {others}."
+        )
+
+    @property
+    def warnings(self) -> list[str]:
+        warnings = []
+        if self.result.num_bases == 0:
+            warnings.append("There was too little text to pre-train a base: the blend has none.")
+        return warnings
+
+
+def write_fit_report(
+    result: FitResult,
+    tested: Comparison | None,
+    out_dir: str | Path,
+    *,
+    command: str = "",
+) -> dict[str, Path]:
+    """Write every form of the report; the paths by file name. `command` is what made it."""
+    out_dir, run_dir = Path(out_dir), Path(result.run_dir)
+    info = read_info(run_dir)
+    made = _Made(
+        result,
+        command=command,
+        created=info.created,
+        ran={
+            "Settings": settings_to_dict(read_settings(run_dir)),
+            "Versions and machine": info.environment,
+            "Data fingerprints": info.fingerprints,
+        },
+    )
+    figures: dict[str, Figure] = {} if tested is None else comparison_figures(tested)
+    paths = write_figures(figures | {"members": _members_figure(made)}, out_dir)
+    texts = {"report.html": _to_html(made, tested, figures), "members.csv": _to_csv(made)}
+    texts["report.md"] = _to_markdown(made, tested, list(figures))
+    if tested is not None:
+        texts |= comparison_tables(tested)
+    if tested is not None and tested.outcomes is not None:
+        paths[OUTCOMES_NAME] = out_dir / OUTCOMES_NAME
+        write_json(paths[OUTCOMES_NAME], plain(tested.outcomes))
+    for name, text in texts.items():
+        paths[name] = out_dir / name
+        write_text(paths[name], text)
+    paths[REPORT_NAME] = out_dir / REPORT_NAME
+    write_json(paths[REPORT_NAME], _to_dict(made, tested))
+    return paths
+
+
+def _to_dict(made: _Made, tested: Comparison | None) -> dict[str, Any]:
+    values = {
+        "kind": "fit",
+        "verdict": made.verdict if tested is None else tested.verdict,
+        "result": made.result.to_dict(),
+        "tested": None if tested is None else comparison_to_dict(tested),
+        "command": made.command,
+        "created": made.created,
+        **{title.split()[0].lower(): part for title, part in made.ran.items()},
+    }
+    finished: dict[str, Any] = plain(values)
+    return finished
+
+
+def _members_figure(made: _Made) -> "Figure":
+    scores = {name: score.accuracy for name, score in made.result.scores.items()}
+    return members_figure(scores, title=f"Accuracy by {made.judged_on}, %")
+
+
+def _to_csv(made: _Made) -> str:
+    columns = ["member", *interval_columns("accuracy"), "weight", "seconds"]
+    rows = [
+        [name, *interval_cells(score.accuracy), score.weight, _seconds(made, name)]
+        for name, score in made.result.scores.items()
+    ]
+    return to_csv(columns, rows)
+
+
+def _seconds(made: _Made, name: str) -> float:
+    score = made.result.scores[name]
+    return made.result.seconds if score.weight is None else score.seconds
+
+
+def _to_html(made: _Made, tested: Comparison | None, figures: "dict[str, Figure]") -> str:
+    sections = [
+        Section("members", "The blend and its members", _members(made)),
+        Section("plan", "How the time was spent", _plan(made)),
+        Section("use", "How to use it", [Command(*each) for each in _commands(made)]),
+    ]
+    if tested is not None:
+        return comparison_to_html(
+            tested,
+            figures=figures,
+            eyebrow="regraft \N{MIDDLE DOT} the classifier you have now",
+            warnings=made.warnings,
+            more=sections,
+        )
+    page = Page(
+        eyebrow="regraft \N{MIDDLE DOT} the classifier you have now",
+        headline=made.verdict,
+        is_good=False,
+        lead=_lead(made),
+        warnings=[*made.warnings, _untested(made)],
+        sections=[*sections, Section("ran", "Reproducibility", [Facts(_ran_facts(made))])],
+        created=made.created,
+    )
+    return page.to_html()
+
+
+def _lead(made: _Made) -> str:
+    result = made.result
+    judged = (
+        f"Weights were chosen on {result.num_valid:,} valid examples."
+        if result.num_valid
+        else "Everything was chosen by cross-validation: no label was held back."
+    )
+    return (
+        f"Learned from {result.num_train:,} labelled examples and {result.num_documents:,} "
+        f"documents of {result.num_tokens:,} tokens. {judged}"
+    )
+
+
+def _untested(made: _Made) -> str:
+    return (
+        f"No test file was given: the scores by {made.judged_on} also served to choose, and are "
+        "slightly optimistic."
+    )
+
+
+def _members(made: _Made) -> list[Part]:
+    styles = arm_styles(made.result.scores)
+    rows = []
+    for name, score in made.result.scores.items():
+        seconds = _seconds(made, name)
+        cells = [
+            Cell("all" if score.weight is None else f"{score.weight:.2f}"),
+            Cell(words.in_seconds(seconds), duration(seconds) if seconds >= 120 else ""),
+        ]
+        description = MEMBER_ARMS[name].description
+        rows.append(Scored(name, description, styles[name], score.accuracy, cells))
+    columns = ["Member", f"By {made.judged_on}", "Weight", "Cost"]
+    return [
+        Scores(columns, rows, caption="The blend and its members"),
+        Paragraph(_MEMBERS_NOTE),
+        Paragraph(_temperature(made)),
+    ]
+
+
+def _temperature(made: _Made) -> str:
+    temperature = made.result.temperature
+    effect = "less" if temperature > 1 else "more"
+    return (
+        f"A temperature of {temperature:.2f}, fitted by {made.judged_on}, makes the blend {effect} "
+        "confident; it changes no prediction."
+    )
+
+
+def _plan(made: _Made) -> list[Part]:
+    rows = [(name, [Cell(value)]) for name, value in _plan_facts(made)]
+    return [Table(["What", "How much"], rows, caption="Budget and data")]
+
+
+def _plan_facts(made: _Made) -> list[tuple[str, str]]:
+    result = made.result
+    return [
+        ("time budget", f"{result.minutes:g} min"),
+        ("time taken", duration(result.seconds)),
+        ("bases", f"{result.num_bases}"),
+        ("passes of each over the text", f"{result.passes:.2g}"),
+        ("documents", f"{result.num_documents:,}"),
+        ("tokens", f"{result.num_tokens:,}"),
+        ("labelled examples", f"{result.num_train:,}"),
+        ("labels", ", ".join(result.labels)),
+    ]
+
+
+def _commands(made: _Made) -> list[tuple[str, str]]:
+    run_dir = shlex.quote(made.result.run_dir)
+    return [
+        ("Predict", f"regraft predict {run_dir} FILE"),
+        ("Score on more examples", f"regraft evaluate {run_dir} FILE"),
+        *([("Make it again", made.command)] if made.command else []),
+    ]
+
+
+def _ran_facts(made: _Made) -> dict[str, list[tuple[str, str]]]:
+    return {
+        title: [(name, words.fact(value)) for name, value in flat(values).items()]
+        for title, values in made.ran.items()
+    }
+
+
+def _to_markdown(made: _Made, tested: Comparison | None, figures: Sequence[str]) -> str:
+    columns = ["member", f"by {made.judged_on}, %", "weight", "cost"]
+    rows = [
+        [
+            name,
+            words.interval_in_words(score.accuracy),
+            "all" if score.weight is None else f"{score.weight:.2f}",
+            words.in_seconds(_seconds(made, name)),
+        ]
+        for name, score in made.result.scores.items()
+    ]
+    sections = [
+        "## The blend and its members",
+        markdown.table(columns, rows),
+        "![Accuracy of the blend and its members](members.png)",
+        _MEMBERS_NOTE,
+        _temperature(made),
+        "## How the time was spent",
+        markdown.table(["name", "value"], _plan_facts(made)),
+        "## How to use it",
+        *[f"{title}:\n\n{markdown.fenced(text)}" for title, text in _commands(made)],
+    ]
+    if tested is not None:
+        return comparison_to_markdown(
+            tested, figures=figures, warnings=made.warnings, more=sections
+        )
+    parts = [
+        f"# {markdown.inline(made.verdict)}",
+        _lead(made),
+        *[f"> **Note.** {markdown.inline(w)}" for w in (*made.warnings, _untested(made))],
+        *sections,
+        "## Reproducibility",
+        *[
+            f"### {title}\n\n" + markdown.table(["name", "value"], rows)
+            for title, rows in _ran_facts(made).items()
+            if rows
+        ],
+        f"Made on {markdown.inline(made.created)}.",
+    ]
+    return markdown.joined(parts)

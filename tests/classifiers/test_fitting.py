@@ -1,0 +1,273 @@
+"""The recipe: what it leaves behind, that it is judged on unseen texts, that it can be resumed."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Recorder
+from typer.testing import CliRunner
+
+from regraft.apps.cli import app
+from regraft.classifiers.base import load_classifier
+from regraft.classifiers.fit_bases import MOST_BASES
+from regraft.classifiers.fitting import FitResult, fit
+from regraft.classifiers.scoring import Evaluation, score_classifier
+from regraft.config.resolution import resolve
+from regraft.config.schema import Settings
+from regraft.data.synthetic import synthetic_reviews
+from regraft.data.text.readers import load_examples
+from regraft.errors import ConfigError, DataError, RunFolderError
+from regraft.training.run_folder import load_run, read_settings
+
+SMALL = {
+    "model.width": 16,
+    "model.num_pairs": 200,
+    "tokenizer.size": 400,
+    "data.max_length": 64,
+    "train.batch_size": 2,
+}
+
+
+def write(path: Path, *, num: int, seed: int) -> Path:
+    reviews = synthetic_reviews(num_documents=num, seed=seed)
+    lines = [json.dumps({"text": r.text, "label": r.label}) + "\n" for r in reviews]
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("reviews")
+    text = folder / "text.txt"
+    reviews = synthetic_reviews(num_documents=300, seed=1)
+    text.write_text("".join(" ".join(r.text.split()) + "\n" for r in reviews), encoding="utf-8")
+    return {
+        "text": text,
+        "train": write(folder / "train.jsonl", num=60, seed=2),
+        "valid": write(folder / "valid.jsonl", num=40, seed=3),
+        "test": write(folder / "test.jsonl", num=50, seed=4),
+    }
+
+
+@pytest.fixture(scope="module")
+def settings() -> Settings:
+    return resolve("pretrain", preset="bag", overrides=SMALL)
+
+
+@pytest.fixture(scope="module")
+def fitted(
+    files: dict[str, Path], settings: Settings, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, FitResult]:
+    out = tmp_path_factory.mktemp("fit") / "run"
+    result = fit([files["text"]], train=files["train"], out=out, settings=settings, minutes=20)
+    return out, result
+
+
+def test_folder_holds_bases_members_and_no_pickle(fitted):
+    out, result = fitted
+    names = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+    assert {"run.json", "config.json", "tokenizer.json"} <= names
+    assert {path.suffix for path in map(Path, names)} <= {".json", ".jsonl", ".safetensors"}
+    assert {name.split("/")[1] for name in names if name.startswith("members/")} == {
+        "linear",
+        "latent",
+        "features",
+    }
+    assert result.num_bases == MOST_BASES == len(list((out / "bases").iterdir()))
+    # The labelled texts are text as well.
+    assert (result.num_train, result.num_valid, result.num_documents) == (60, 0, 360)
+    assert sum(result.weights.values()) == pytest.approx(1)
+    assert result.scores.keys() == {"blend", "linear", "latent", "features"}
+    says = {name: score.weight for name, score in result.scores.items() if name != "blend"}
+    assert sum(says.values()) == pytest.approx(1)
+    assert (says["latent"], result.scores["blend"].weight) == (0, None)
+    # Judged, so that it can be beaten, but not heard.
+    assert result.weights["latent"] == 0
+    assert {*load_classifier(out).active_members} <= {"linear", "features"}
+
+
+def test_loaded_classifier_says_what_the_members_say_by_weight(fitted, files):
+    out, result = fitted
+    loaded = load_classifier(out)
+    texts = ["A superb camera, I love it.", "It broke after a day."]
+    chances = {name: member.predict_proba(texts) for name, member in loaded.members.items()}
+    logs = sum(result.weights[name] * np.log(chances[name]) for name in chances)
+    scores = np.exp(logs / result.temperature)
+    expected = scores / scores.sum(axis=1, keepdims=True)
+    assert loaded.predict_proba(texts) == pytest.approx(expected, abs=1e-9)
+    assert loaded.predict(texts).tolist() == loaded.classes_[expected.argmax(axis=1)].tolist()
+    assert loaded.predict_proba([]).shape == (0, 2)
+
+
+def scores(run_dir: Path, path: Path) -> dict[str, Evaluation]:
+    blend, examples = load_classifier(run_dir), load_examples(path, data=resolve("finetune").data)
+    classifiers = {"blend": blend, **blend.members}
+    return {name: score_classifier(one, examples) for name, one in classifiers.items()}
+
+
+def test_test_file_is_scored_for_the_blend_and_every_member(fitted, files):
+    out, result = fitted
+    tested = scores(out, files["test"])
+    assert tested.keys() == result.scores.keys()
+    right = load_classifier(out).predict(
+        [json.loads(line)["text"] for line in files["test"].read_text().splitlines()]
+    )
+    truth = [json.loads(line)["label"] for line in files["test"].read_text().splitlines()]
+    assert tested["blend"].accuracy.mean == pytest.approx(np.mean(right == np.array(truth)))
+
+
+def test_text_too_short_for_bases_leaves_the_shallow_members(files, settings, tmp_path):
+    words = tmp_path / "words.txt"
+    words.write_text("good film\nbad film\n" * 200)
+    train = tmp_path / "train.jsonl"
+    rows = [
+        {"text": f"{kind} film {n}", "label": kind} for n in range(10) for kind in ("good", "bad")
+    ]
+    train.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = Recorder()
+    result = fit(
+        [words], train=train, out=tmp_path / "run", settings=settings, minutes=1, progress=said
+    )
+    assert result.scores.keys() == {"blend", "linear", "latent"}
+    assert result.weights["latent"] > 0
+    assert (result.num_bases, result.passes) == (0, 0.0)
+    assert any("Going on without one" in message for message in said.messages)
+    assert load_classifier(tmp_path / "run").predict(["a good film"]).tolist() == ["good"]
+
+
+def test_valid_is_judged_by_when_it_is_given(files, settings, tmp_path):
+    result = fit(
+        [files["text"]],
+        train=files["train"],
+        valid=files["valid"],
+        out=tmp_path / "run",
+        settings=settings,
+        minutes=1,
+    )
+    assert result.num_valid == 40
+    # All of 40: an accuracy is a multiple of one in forty.
+    assert (result.scores["linear"].accuracy.mean * 40) % 1 == pytest.approx(0, abs=1e-9)
+
+
+def test_finished_recipe_is_not_run_again(fitted, files, settings):
+    out, result = fitted
+    told = Recorder()
+    again = fit(
+        [files["text"]],
+        train=files["train"],
+        out=out,
+        settings=settings,
+        resume=True,
+        progress=told,
+    )
+    assert again == result
+    with pytest.raises(RunFolderError, match="train has changed"):
+        fit([files["text"]], train=files["valid"], out=out, settings=settings, resume=True)
+    with pytest.raises(RunFolderError, match="holds a blend, not one network"):
+        load_run(out)
+    with pytest.raises(RunFolderError, match="already holds a run"):
+        fit([files["text"]], train=files["train"], out=out, settings=settings)
+
+
+def test_interrupted_recipe_goes_on_to_the_same_weights(fitted, files, settings, tmp_path):
+    _, result = fitted
+
+    class Stop(Recorder):
+        def say(self, message: str) -> None:
+            super().say(message)
+            if message.startswith("Fitting the member on the vectors"):
+                raise KeyboardInterrupt
+
+    arguments = {"train": files["train"], "out": tmp_path / "run", "settings": settings}
+    with pytest.raises(KeyboardInterrupt):
+        fit([files["text"]], **arguments, minutes=20, progress=Stop())
+    made = [path.stat().st_mtime_ns for path in sorted(tmp_path.rglob("model.safetensors"))]
+    again = fit([files["text"]], **arguments, minutes=20, resume=True)
+    now = [path.stat().st_mtime_ns for path in sorted(tmp_path.rglob("model.safetensors"))]
+    assert made == now[: len(made)]
+    assert again.weights == result.weights
+
+
+def test_bad_input_is_told(files, settings, tmp_path, monkeypatch):
+    few = tmp_path / "few.csv"
+    few.write_text("text,label\n" + "good,pos\nbad,neg\n" * 3, encoding="utf-8")
+    arguments = {"out": tmp_path / "run", "settings": settings}
+    with pytest.raises(DataError, match="holds 6 examples"):
+        fit([files["text"]], train=few, **arguments)
+    lonely = tmp_path / "lonely.csv"
+    lonely.write_text(
+        "text,label\n" + "good,pos\nbad,neg\n" * 6 + "so so,mixed\n", encoding="utf-8"
+    )
+    with pytest.raises(DataError, match="one example only of 'mixed'"):
+        fit([files["text"]], train=lonely, **arguments)
+    for minutes in (0, float("nan"), float("inf")):
+        with pytest.raises(ConfigError, match="--minutes is"):
+            fit([files["text"]], train=files["train"], minutes=minutes, **arguments)
+    with pytest.raises(ConfigError, match="standard input"):
+        fit(["-"], train=files["train"], **arguments)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="starts processes of its own"):
+        fit([files["text"]], train=files["train"], **arguments)
+    assert not (tmp_path / "run").exists()
+
+
+def test_labels_in_another_language_are_told(files, settings, tmp_path):
+    other = tmp_path / "other.csv"
+    rows = "".join(f"一本{n}好书,是\n这{n}本很差,否\n" for n in range(10))
+    other.write_text("text,label\n" + rows, encoding="utf-8")
+    told = Recorder()
+    # The vocabulary is learned from all text: most of it must be the other language's.
+    fit(
+        [files["text"]],
+        train=other,
+        out=tmp_path / "run",
+        settings=settings,
+        minutes=1,
+        progress=told,
+    )
+    assert any("look like another language" in message for message in told.messages)
+
+
+def test_text_without_spaces_is_read_in_parts_of_words(settings, tmp_path):
+    generator = np.random.default_rng(0)
+    letters = [chr(0x4E00 + n) for n in range(60)]
+    lines = ["".join(generator.choice(letters, size=40)) for _ in range(250)]
+    text, train = tmp_path / "text.txt", tmp_path / "train.jsonl"
+    text.write_text("\n".join(lines), encoding="utf-8")
+    rows = [{"text": line, "label": str(n % 2)} for n, line in enumerate(lines[:20])]
+    train.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    told = Recorder()
+    out = tmp_path / "run"
+    result = fit([text], train=train, out=out, settings=settings, minutes=1, progress=told)
+    assert any("subwords are used" in message for message in told.messages)
+    assert read_settings(out).tokenizer.kind == "bpe"
+    tokenizer = load_classifier(out).tokenizer
+    assert tokenizer.unknown_id not in tokenizer.encode(lines[0])
+    # Resumed, it is the same recipe, although whole words are asked for again.
+    assert fit([text], train=train, out=out, settings=settings, minutes=1, resume=True) == result
+
+
+def test_missing_test_file_is_told_before_the_work(files, tmp_path):
+    given = ["--text", files["text"], "--train", files["train"], "--test", tmp_path / "none.csv"]
+    done = CliRunner().invoke(app, ["fit", *map(str, given), "--out", str(tmp_path / "run")])
+    assert done.exit_code == 2
+    assert "There is no file" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_command_ends_with_a_verdict_and_a_report(files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    # Without --out it is named after the labels.
+    out = tmp_path / "runs" / "train"
+    small = [flag for key, value in SMALL.items() for flag in ("--set", f"{key}={value}")]
+    given = ["--text", files["text"], "--train", files["train"], "--test", files["test"]]
+    arguments = [*given, "--minutes", "1", *small]
+    done = CliRunner().invoke(app, ["fit", *map(str, arguments)])
+    assert done.exit_code == 0, done.output
+    assert "The blend reaches" in done.output
+    page = (out / "report" / "report.html").read_text()
+    assert "The blend reaches" in page
+    assert (out / "report" / "report.json").exists()
+    # The folder still holds a classifier, and nothing that is in its way.
+    assert load_classifier(out).labels == ("negative", "positive")

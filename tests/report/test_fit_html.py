@@ -1,0 +1,127 @@
+"""The report of `regraft fit`: with a test file and without, read by people and programs."""
+
+import csv
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from comparisons import arm, comparison, interval
+from pages import check_readable, check_self_contained
+
+from regraft.classifiers.fitting import FitResult, MemberScore
+from regraft.comparison.fit_test import MEMBER_ARMS
+from regraft.comparison.results import Comparison, PairedTest
+from regraft.config.resolution import resolve, settings_to_dict
+from regraft.report.fit_html import write_fit_report
+from regraft.runtime.files import write_json
+from regraft.stats.significance import Interval
+
+ACCURACIES = {"blend": 0.861, "linear": 0.812, "latent": 0.838, "features": 0.849}
+WEIGHTS = {"linear": 0.22, "latent": 0.31, "features": 0.47}
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """The files of a run folder that its report is made of."""
+    folder = tmp_path / "run"
+    write_json(
+        folder / "run.json",
+        {
+            "kind": "blend",
+            "status": "complete",
+            "format_version": 1,
+            "created": "2025-01-02",
+            "environment": {"python": "3.11"},
+            "fingerprints": {"train": "00ff"},
+            "result": {},
+        },
+    )
+    settings = resolve("pretrain", preset="bag")
+    write_json(folder / "config.json", settings_to_dict(settings))
+    return folder
+
+
+def fit_result(run_dir: Path, **changes: object) -> FitResult:
+    scores = {
+        name: MemberScore(interval(score - 0.01, 0.03), weight=WEIGHTS.get(name), seconds=12.5)
+        for name, score in ACCURACIES.items()
+    }
+    result = FitResult(
+        run_dir=str(run_dir),
+        labels=("negative", "positive"),
+        num_train=400,
+        num_valid=0,
+        num_documents=23_000,
+        num_tokens=5_600_000,
+        num_bases=4,
+        passes=1.0,
+        scores=scores,
+        weights=WEIGHTS,
+        temperature=1.21,
+        minutes=10.0,
+        seconds=432.0,
+    )
+    return dataclasses.replace(result, **changes)
+
+
+def member_comparison(**changes: object) -> Comparison:
+    arms = tuple(
+        dataclasses.replace(
+            arm("linear", curves=((score,),), test=score),
+            **dataclasses.asdict(MEMBER_ARMS[name]),
+            confusion=[[430, 70], [69, 431]],
+        )
+        for name, score in ACCURACIES.items()
+    )
+    return comparison(
+        verdict="The blend beats every rival. The blend reaches 86.1 %.",
+        verdict_kind="pays",
+        arms=arms,
+        tests=(
+            PairedTest("blend", "linear", Interval(0.049, 0.03, 0.068), 0.0002, 0.0004),
+            PairedTest("blend", "latent", Interval(0.023, 0.004, 0.041), 0.021, 0.03),
+        ),
+        num_test=1000,
+        **changes,
+    )
+
+
+def test_fit_report_of_a_test_has_the_forms_of_a_comparison(run_dir: Path, tmp_path: Path):
+    paths = write_fit_report(fit_result(run_dir), member_comparison(), tmp_path / "out")
+    names = {"report.html", "report.md", "report.json", "members.csv", "members.png", "members.svg"}
+    names |= {"arms.csv", "tests.csv"}
+    assert names == {path.name for path in (tmp_path / "out").iterdir()} == set(paths)
+    page = paths["report.html"].read_text(encoding="utf-8")
+    check_readable(page)
+    check_self_contained(page)
+    assert '<header class="good">' in page
+    assert "<h1>The blend beats every rival.</h1>" in page
+    for title in ("Confusion matrices", "Significance tests", "The blend and its members"):
+        assert title in page
+    assert "blend beats latent by 2.3 points" in paths["report.md"].read_text(encoding="utf-8")
+
+
+def test_fit_report_without_a_test_file_warns(run_dir: Path):
+    paths = write_fit_report(fit_result(run_dir, num_bases=0), None, run_dir)
+    page = paths["report.html"].read_text(encoding="utf-8")
+    check_readable(page)
+    assert "No test file was given" in page
+    assert "too little text" in page
+    assert "Confusion" not in page
+    markdown = paths["report.md"].read_text(encoding="utf-8")
+    assert "# The blend reaches 85.1 % by cross-validation" in markdown
+
+
+def test_fit_report_for_programs(run_dir: Path):
+    paths = write_fit_report(
+        fit_result(run_dir), member_comparison(), run_dir, command="regraft fit"
+    )
+    report = json.loads(paths["report.json"].read_text(encoding="utf-8"))
+    assert (report["kind"], report["command"]) == ("fit", "regraft fit")
+    assert report["tested"]["arms"][0]["name"] == "blend"
+    assert report["result"]["weights"] == WEIGHTS
+    with paths["members.csv"].open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["member"] for row in rows] == list(ACCURACIES)
+    assert rows[1]["weight"] == "0.22"
