@@ -5,52 +5,15 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from conftest import Recorder
+from sample_jobs import Counting, Killed, Square, Where
 
 from regraft.errors import ConfigError, TrainingError
 from regraft.runtime.jobs import cluster_size, results
-from regraft.runtime.progress import SILENT, Progress
-
-
-@dataclass(frozen=True)
-class Square:
-    """A job that any process can do."""
-
-    number: int
-
-    def run(self, *, progress: Progress = SILENT) -> tuple[int, int]:
-        progress.say(f"{self.number}")
-        return self.number**2, os.getpid()
-
-
-@dataclass(frozen=True)
-class Killed:
-    """A job during which the process dies."""
-
-    def run(self, *, progress: Progress = SILENT) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-@dataclass(frozen=True)
-class Sleeping:
-    """A job that writes down who does it, and would take an hour."""
-
-    folder: Path
-
-    def run(self, *, progress: Progress = SILENT) -> None:
-        (self.folder / str(os.getpid())).touch()
-        time.sleep(3_600)
-
-
-def sleep_in_processes(folder: str) -> None:
-    jobs = [Sleeping(Path(folder)) for _ in range(3)]
-    list(
-        results(jobs, num_jobs=2, num_threads=1, cluster=None, progress_of=lambda job: SILENT),
-    )
+from regraft.runtime.progress import SILENT
 
 
 def is_alive(process: int) -> bool:
@@ -64,8 +27,8 @@ def is_alive(process: int) -> bool:
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks processes up in /proc")
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
 def test_processes_end_with_the_one_that_started_them(sent, tmp_path) -> None:
-    code = f"import test_jobs; test_jobs.sleep_in_processes({str(tmp_path)!r})"
-    folders = [*Path(__file__).parents[:2], os.environ.get("PYTHONPATH", "")]
+    code = f"import sample_jobs; sample_jobs.sleep_in_processes({str(tmp_path)!r})"
+    folders = [Path(__file__).parents[1], os.environ.get("PYTHONPATH", "")]
     parent = subprocess.Popen(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))},
@@ -101,22 +64,6 @@ def test_jobs_in_turn_are_heard() -> None:
     assert progress.messages == ["0", "1", "2"]
 
 
-@dataclass(frozen=True)
-class Counting:
-    """A job of two tasks that takes its time."""
-
-    name: str
-
-    def run(self, *, progress: Progress = SILENT) -> str:
-        for task in range(2):
-            progress.start("count", total=4)
-            for number in range(4):
-                time.sleep(0.25)
-                progress.advance(note=f"{task}.{number}")
-            progress.finish()
-        return self.name
-
-
 class Hearing(Recorder):
     """Remembers how far each task came."""
 
@@ -150,14 +97,6 @@ def test_jobs_in_processes_are_heard_while_they_work(monkeypatch: pytest.MonkeyP
         assert all(0 < done <= 4 for done in progress.done)
         assert progress.notes == sorted(progress.notes)
         assert progress.messages == []
-
-
-@dataclass(frozen=True)
-class Where:
-    """A job that tells where it is done."""
-
-    def run(self, *, progress: Progress = SILENT) -> str:
-        return os.getcwd()
 
 
 def test_processes_kept_from_before_work_where_we_are_now(tmp_path, monkeypatch) -> None:
