@@ -122,8 +122,8 @@ def test_a_damaged_run_is_not_ticked_and_cannot_be(page, folder, studio):
     (folder / "other" / "run.json").write_text("{", encoding="utf-8")
     opened(page, studio, "runs")
     page.wait_for_selector("#runs-rows .status.damaged")
-    wait_told(page, "curve-told", "step 2")
-    assert "other" not in page.text_content("#curve-told")
+    wait_told(page, "curve-status", "step 2")
+    assert "other" not in page.text_content("#curve-status")
     assert box(page, "other").is_hidden()
 
 
@@ -152,7 +152,7 @@ def test_runs_are_told_side_by_side_and_the_choice_outlives_a_reload(page, studi
     page.select_option("#curve-metric", "lr")
     assert page.evaluate("location.hash") == "#runs?run=base&run=other&show=lr"
     page.reload()
-    wait_told(page, "curve-told", "other: step 2, lr 0.2")
+    wait_told(page, "curve-status", "other: step 2, lr 0.2")
     assert box(page, "base").is_checked()
     box(page, "base").uncheck()
     box(page, "other").uncheck()
@@ -164,7 +164,9 @@ def test_runs_are_told_side_by_side_and_the_choice_outlives_a_reload(page, studi
 
 def test_losses_of_different_tasks_are_said_not_to_compare(page, studio):
     page.goto(f"{studio.url}/#runs?run=base&run=reviews")
-    wait_told(page, "differences-told", "Losses do not compare; what differs: kind, objective.kind")
+    wait_told(
+        page, "differences-status", "Losses do not compare; what differs: kind, objective.kind"
+    )
     box(page, "blend").check()
     page.wait_for_function("() => document.querySelectorAll('#differences thead th').length === 3")
     assert page.evaluate("document.getElementById('curve-plot').data.length") == 2
@@ -172,10 +174,10 @@ def test_losses_of_different_tasks_are_said_not_to_compare(page, studio):
 
 def test_the_choice_is_still_there_after_another_view(page, studio):
     page.goto(f"{studio.url}/#runs?run=other")
-    wait_told(page, "curve-told", "other: step 2")  # now it is known what can be shown
+    wait_told(page, "curve-status", "other: step 2")  # now it is known what can be shown
     page.get_by_role("link", name="Generate").click()
     page.get_by_role("link", name="Runs").click()
-    wait_told(page, "curve-told", "other: step 2")
+    wait_told(page, "curve-status", "other: step 2")
     page.wait_for_function("() => location.hash === '#runs?run=other&show=loss'")
 
 

@@ -24,7 +24,7 @@ from regraft.data.text.records import Document
 
 
 def num_labelled(page: Any, num: int) -> None:
-    wait_told(page, "label-told", f"{num} of 40 texts")
+    wait_told(page, "label-status", f"{num} of 40 texts")
 
 
 @contextlib.contextmanager
@@ -118,7 +118,7 @@ def test_a_long_text_is_read_by_keyboard_and_the_next_begins_at_its_beginning(pa
         page.wait_for_function("() => document.activeElement.scrollTop > 300")
         first = page.text_content("#label-text")
         page.keyboard.press("1")
-        wait_told(page, "label-told", "1 of 6 texts")
+        wait_told(page, "label-status", "1 of 6 texts")
         assert page.text_content("#label-text") != first
         assert page.evaluate("document.activeElement.id") == "label-text"
         assert page.evaluate("document.activeElement.scrollTop") == 0

@@ -78,11 +78,11 @@ def test_the_words_that_count_are_told_without_colours_and_the_run_is_named(page
     for place, words in enumerate((pro, contra)):
         told = tables.nth(place).locator("th bdi").all_inner_texts()
         assert told == [word.text for word in words if abs(word.score) >= 0.005]
-    assert page.text_content("#try-told").startswith("reviews says ")
+    assert page.text_content("#try-status").startswith("reviews says ")
     page.select_option("#try-run", label="bag")
     assert page.is_hidden("#try-result")
     assert page.is_hidden("#attention")
-    assert page.text_content("#try-told") == ""
+    assert page.text_content("#try-status") == ""
 
 
 def test_a_refusal_stays_until_it_is_closed_or_something_else_is_done(page, studio):
@@ -128,7 +128,7 @@ def test_attention_follows_the_mouse_and_the_keyboard(page, studio):
     classify(page, "the story is charming again", run="reviews")
     page.wait_for_selector("#attention:not([hidden])")
     page.hover('[data-head="0.1"]')
-    wait_told(page, "attention-told", "Layer 1, head 2")
+    wait_told(page, "attention-status", "Layer 1, head 2")
     page.hover('#attention-tokens [data-place="1"]')
     assert page.locator("#attention-tokens .reader").get_attribute("data-place") == "1"
     depths = page.locator("#attention-tokens span").evaluate_all(
@@ -222,7 +222,7 @@ def typed(page: Any, place: str, value: float) -> None:
     page.keyboard.press("Tab")
 
 
-def test_values_are_typed_beside_sliders_and_kept_within_their_bounds(page, studio):
+def test_values_are_typed_next_to_sliders_and_kept_within_their_bounds(page, studio):
     opened(page, studio, "inside")
     wait_told(page, "parameters-total", "21,018,401")
     typed(page, "parameters-d", 300)
@@ -271,7 +271,7 @@ def test_padding_is_drawn_as_padding_and_sliders_leave_room_for_documents(page, 
     typed(page, "mask-form-length", 2)
     assert page.input_value("#mask-form-documents-typed") == "2"
     assert page.input_value("#mask-form-padding-typed") == "0"
-    wait_told(page, "mask-told", "documents do not read each other")
+    wait_told(page, "mask-status", "documents do not read each other")
     assert page.is_hidden("#problem")
 
 
@@ -299,7 +299,7 @@ def test_positions_of_a_run_are_drawn_as_it_learned_them(page, tmp_path):
             state="attached"
         )
         page.select_option("#positions-kind", label="learned by bert")
-        wait_told(page, "positions-told", "the run was trained on")
+        wait_told(page, "positions-status", "the run was trained on")
         page.wait_for_function(
             "() => document.getElementById('positions-plot').data[0].z.length === 32"
         )
@@ -317,10 +317,10 @@ def test_a_live_run_appears_and_its_curve_moves(page, tmp_path):
         info.write_text(json.dumps({**values, "status": "training"}), encoding="utf-8")
         folder.log({"step": 10, "loss": 7.25})
         page.wait_for_selector("#runs-rows .status.training")
-        wait_told(page, "curve-told", "live: step 10, loss 7.25")
+        wait_told(page, "curve-status", "live: step 10, loss 7.25")
         for step in (20, 30):
             folder.log({"step": step, "loss": 100 / step})
-        wait_told(page, "curve-told", "step 30, loss 3.333")
+        wait_told(page, "curve-status", "step 30, loss 3.333")
         points = page.evaluate("document.getElementById('curve-plot').data[0].x")
         assert list(points) == [10, 20, 30]
         info.write_text(json.dumps(values), encoding="utf-8")
@@ -351,14 +351,14 @@ def test_a_base_continues_a_text(page, studio):
     page.wait_for_selector("#generate-result:not([hidden])")
     first = page.text_content("#generate-result")
     assert first.startswith("the story")
-    assert page.text_content("#generate-told").startswith("This is seed 0")
+    assert page.text_content("#generate-status").startswith("This is seed 0")
     page.focus("#generate-prompt")
     page.keyboard.press("Control+Enter")
-    wait_told(page, "generate-told", "This is seed 1")
+    wait_told(page, "generate-status", "This is seed 1")
     assert page.text_content("#generate-result") != first
     page.fill("#generate-seed-typed", "0")
     page.keyboard.press("Enter")
-    wait_told(page, "generate-told", "This is seed 0")
+    wait_told(page, "generate-status", "This is seed 0")
     assert page.text_content("#generate-result") == first
 
 
@@ -368,7 +368,7 @@ def test_a_base_begins_by_itself_and_at_temperature_0_says_that_nothing_is_drawn
     assert page.input_value("#generate-prompt") == ""
     typed(page, "generate-temperature", 0)
     page.get_by_role("button", name="Continue it").click()
-    wait_told(page, "generate-told", "At temperature 0 it is always the same text.")
+    wait_told(page, "generate-status", "At temperature 0 it is always the same text.")
 
 
 @pytest.mark.parametrize("width", [390, 1180])

@@ -359,7 +359,9 @@ def test_resume_with_another_base_or_file_is_refused(
     out = tmp_path / "run"
     inputs: dict[str, Any] = {"base": shared_base, "out": out, "settings": tiny_finetune}
     finetune(train=splits["train"], valid=splits["valid"], **inputs)
-    with pytest.raises(RunFolderError, match="was started otherwise: valid has changed"):
+    with pytest.raises(
+        RunFolderError, match="was started with other settings or data: valid has changed"
+    ):
         finetune(train=splits["train"], valid=splits["test"], resume=True, **inputs)
     with pytest.raises(RunFolderError, match="base has changed"):
         finetune(

@@ -148,9 +148,9 @@ def test_too_few_documents_are_refused(sizes, count):
     with pytest.raises(DataError) as caught:
         rows_of([15, *sizes])
     assert str(caught.value) == (
-        f"The text holds {count} of 16 tokens or more; contrast needs at least 2. The halves of a "
-        "document are told apart from those of others. Give longer documents (--documents blank), "
-        "or take --preset modern --objective masked."
+        f"The text holds {count} of 16 tokens or more; contrast needs at least 2. Contrast "
+        "matches the halves of a document among those of other documents. Give longer documents "
+        "(--documents blank), or take --preset modern --objective masked."
     )
 
 

@@ -381,8 +381,8 @@ def test_run_that_has_not_ended_is_refused(broken: Path, splits: dict[str, Path]
     change_json(broken / "run.json", status="training")
     for command in using(broken, splits):
         assert refusal(run(*command)) == (
-            f"The run in {broken} has not ended: there are no final weights yet. "
-            "Wait if it still runs; else repeat the command that began it with --resume."
+            f"The run in {broken} is not finished: there are no final weights yet. "
+            "Wait if it is still running; otherwise repeat its command with --resume."
         )
 
 
@@ -394,7 +394,7 @@ def test_vocabulary_of_another_size_is_refused(
     shutil.copy(other / "tokenizer.json", broken / "tokenizer.json")
     for command in using(broken, splits):
         assert refusal(run(*command)) == (
-            f"{broken / 'tokenizer.json'} has 280 tokens, but the weights are made for 300. "
+            f"{broken / 'tokenizer.json'} has 280 tokens, but the weights have 300. "
             "Tokenizer and weights must come from the same run. "
             "Restore the tokenizer.json this model was trained with."
         )

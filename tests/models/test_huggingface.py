@@ -701,5 +701,5 @@ def test_swapped_tokenizer_of_a_run_is_refused(folders, splits, tmp_path):
     values = json.loads(config.read_text())
     values["model"]["architecture"]["vocab_size"] = 200
     config.write_text(json.dumps(values))
-    with pytest.raises(RunFolderError, match="but the weights are made for 200"):
+    with pytest.raises(RunFolderError, match="but the weights have 200"):
         load_run(tmp_path / "run")

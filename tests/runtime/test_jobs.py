@@ -150,6 +150,6 @@ def test_command_with_a_wrong_address_ends_at_once_and_without_a_traceback() -> 
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
-    told = "There is no Dask scheduler at foo: it has no port. Expected an address such as"
-    assert told in done.stderr
+    message = "There is no Dask scheduler at foo: it has no port. Expected an address such as"
+    assert message in done.stderr
     assert "Client" not in done.stderr

@@ -199,7 +199,7 @@ def test_resume_with_other_settings_is_refused(
     with pytest.raises(RunFolderError) as caught:
         pretrain([documents_path], out=out, settings=other, resume=True)
     assert caught.value.problem == (
-        f"{out} was started otherwise: train.lr was 0.001 and is 0.002."
+        f"{out} was started with other settings or data: train.lr was 0.001 and is 0.002."
     )
 
 
@@ -210,7 +210,9 @@ def test_resume_with_other_text_is_refused(
     pretrain([documents_path], out=out, settings=tiny_pretrain)
     with documents_path.open("a") as file:
         file.write("one line more\n")
-    with pytest.raises(RunFolderError, match="was started otherwise: text has changed"):
+    with pytest.raises(
+        RunFolderError, match="was started with other settings or data: text has changed"
+    ):
         pretrain([documents_path], out=out, settings=tiny_pretrain, resume=True)
 
 

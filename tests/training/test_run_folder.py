@@ -161,7 +161,7 @@ def test_unfinished_run_is_refused(tmp_path, tiny_pretrain, tokenizer):
     RunFolder(tmp_path / "run").start(
         INFO, settings=tiny_pretrain, tokenizer=tokenizer, resume=False
     )
-    with pytest.raises(RunFolderError, match=r"has not ended.*--resume"):
+    with pytest.raises(RunFolderError, match=r"is not finished.*--resume"):
         load_run(tmp_path / "run")
 
 

@@ -151,7 +151,7 @@ class ObjectiveSettings(_Section):
         ),
     ] = "language"
     language_weight: Annotated[
-        float, Gt(0), Doc("Stage documents+language: weight of the objective beside contrast.")
+        float, Gt(0), Doc("Stage documents+language: weight of the objective; contrast has 1.")
     ] = 1.0
     language_weight_end: Annotated[
         float | None,

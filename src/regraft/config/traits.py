@@ -47,7 +47,7 @@ class ObjectiveTraits:
 
     @property
     def shares_a_step(self) -> bool:
-        """Can the loss stand beside contrast, on the halves of documents that contrast reads?"""
+        """Can the loss be added to contrast, on the halves of documents that contrast reads?"""
         return self.head == "tokens" and self.rows == "text"
 
     @property

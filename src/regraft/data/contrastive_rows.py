@@ -1,9 +1,8 @@
 """Rows for contrast: documents in groups, each document cut into two halves.
 
-Comes in: a token store. Goes out: `HalfRows`, whose rows are whole groups: a half is told apart
-from the others of its group, so that micro-batches and processes, which deal out rows, change
-nothing.
-Which documents are together, and which window of a long one: a pure function of (seed, row).
+A row of `HalfRows` is a whole group: negatives come from the same group, so that splitting rows
+into micro-batches or over processes changes nothing. Which documents form a group, and which window
+of a long one is read, is a pure function of (seed, row).
 """
 
 import numpy as np
@@ -69,7 +68,7 @@ class HalfRows:
             count = "1 document" if len(documents) else "no documents"
             raise DataError(
                 f"The text holds {count} of {SHORTEST} tokens or more; contrast needs at least 2.",
-                "The halves of a document are told apart from those of others.",
+                "Contrast matches the halves of a document among those of other documents.",
                 remedy="Give longer documents (--documents blank), or take --preset modern "
                 "--objective masked.",
             )

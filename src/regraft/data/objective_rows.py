@@ -1,7 +1,7 @@
 """Rows as a pre-training objective reads them; among them pairs of sentences, made here.
 
-Comes in: a token store. Goes out: running text, or `PairRows`: two segments a row, and whether the
-second belongs behind the first (BERT's next-sentence prediction, and sentence order). Which cut,
+From a token store they are running text, or `PairRows`: two segments per row, and whether the
+second follows the first (BERT's next-sentence prediction, and sentence order). Which cut,
 which negative: a pure function of (seed, row).
 """
 
@@ -154,7 +154,7 @@ class PairRows:
         """Tokens of another document that begin and end as the right ones, and are hardly shorter.
 
         Nothing but what they say must tell the wrong ones: where they were cut anywhere, length,
-        beginning and end told 80 to 93 % of French pairs (2026-11-16).
+        beginning and end gave away 80 to 93 % of French pairs (2026-11-16).
         """
         best = like[:0]
         for _ in range(_TRIES):

@@ -143,24 +143,24 @@ def new_folder(out: Path) -> Iterator[Path]:
             "An export is written into a folder of its own.",
             remedy="Choose another --out.",
         )
-    beside = out.parent / f".{out.name}.{os.getpid()}"
+    partial = out.parent / f".{out.name}.{os.getpid()}"
     try:
-        beside.mkdir(parents=True)
+        partial.mkdir(parents=True)
     except OSError as error:
         raise disk_error(out, error) from error
     try:
-        yield beside
-        _sync(beside)
+        yield partial
+        _sync(partial)
         if out.exists():
             out.rmdir()
-        beside.rename(out)
+        partial.rename(out)
         sync_folder(out.parent)
     except OSError as error:
         if error.errno is None:  # not the system's: a library that could not read its own file
             raise
         raise disk_error(out, error) from error
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _sync(folder: Path) -> None:

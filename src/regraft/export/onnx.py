@@ -318,5 +318,5 @@ def _int8_cost(
 
 
 def _num_bytes(path: Path) -> int:
-    """Of a graph, with the weights that lie beside it if it is large."""
+    """Of a graph, with the separate file of weights if it is large."""
     return sum(part.stat().st_size for part in path.parent.glob(f"{path.name}*"))

@@ -21,7 +21,7 @@ from regraft.models import Attention, KeyValueCache, Model, Sight
 TEXT_INPUTS = ("input_ids", "attention_mask")
 # The first that has attention and rotary positions as operators.
 _FUSED_OPSET = 23
-# A protobuf file ends here; weights of a larger model lie beside it.
+# A protobuf file ends here; a larger model keeps its weights in another file.
 _MAX_BYTES = 2**31 - 2**24
 
 

@@ -1,8 +1,7 @@
 """What a model looks at: masks, positions and attention weights, as arrays and as pictures.
 
-Comes in: a run folder and a text, or lengths. Goes out: numpy arrays and matplotlib Figures, kept
-apart: a picture is drawn from arrays alone and touches no global state of matplotlib. Arrays come
-from the functions that the backbone itself uses.
+A picture is drawn from numpy arrays alone and touches no global state of matplotlib. The arrays
+come from the functions that the backbone itself uses.
 """
 
 from collections.abc import Sequence

@@ -184,9 +184,9 @@ def _few_bands(lines: Sequence[Line], comparison: Comparison) -> list[Line]:
     if len(lines) <= MAX_BANDS:
         return list(lines)
     shown = drawn_worth(comparison)
-    told = {base_arm(comparison), *([shown.arm, shown.rival] if shown else [])}
-    rest = sorted((line for line in lines if line.name not in told), key=lambda line: -line.ys[-1])
-    banded = told | {line.name for line in rest[: MAX_BANDS - len(told)]}
+    named = {base_arm(comparison), *([shown.arm, shown.rival] if shown else [])}
+    rest = sorted((line for line in lines if line.name not in named), key=lambda line: -line.ys[-1])
+    banded = named | {line.name for line in rest[: MAX_BANDS - len(named)]}
     return [
         line if line.name in banded else dataclasses.replace(line, lows=(), highs=())
         for line in lines

@@ -123,33 +123,33 @@ class Checkpoints:
         Under FSDP every process writes its shards; otherwise the first process writes alone.
         """
         final = self.folder / f"{state.step:08d}"
-        beside = final.with_name(f".{final.name}.partial")
+        partial = final.with_name(f".{final.name}.partial")
         try:
-            self._write(state, beside=beside, extra=extra)
+            self._write(state, partial=partial, extra=extra)
         except DiskError:
-            shutil.rmtree(beside, ignore_errors=True)
+            shutil.rmtree(partial, ignore_errors=True)
             raise
         if world().is_first:
             shutil.rmtree(final, ignore_errors=True)
-            beside.rename(final)
+            partial.rename(final)
             sync_folder(self.folder)
             for old in sorted(self._found())[: -self._keep]:
                 shutil.rmtree(old, ignore_errors=True)
         # No process may exit, which torchrun would see as a failure, while the first still writes.
         world().wait()
 
-    def _write(self, state: TrainState, *, beside: Path, extra: dict[str, Any]) -> None:
+    def _write(self, state: TrainState, *, partial: Path, extra: dict[str, Any]) -> None:
         if world().is_first:
-            shutil.rmtree(beside, ignore_errors=True)
-            _make_folder(beside)
+            shutil.rmtree(partial, ignore_errors=True)
+            _make_folder(partial)
         if _is_sharded(state):
             world().wait()
-            _save_shards(beside, _tensors(state))
+            _save_shards(partial, _tensors(state))
         elif world().is_first:
-            write_tensors(beside / "state.safetensors", _tensors(state))
+            write_tensors(partial / "state.safetensors", _tensors(state))
         if world().is_first:
-            write_json(beside / "state.json", {**_position(state), "extra": extra})
-            write_json(beside / MANIFEST, _digests(beside))
+            write_json(partial / "state.json", {**_position(state), "extra": extra})
+            write_json(partial / MANIFEST, _digests(partial))
 
     def load(self, state: TrainState, *, progress: Progress = SILENT) -> dict[str, Any] | None:
         """Load the latest intact checkpoint into a new state; returns its `extra`, else None.
@@ -172,7 +172,7 @@ class Checkpoints:
         if found:
             raise RunFolderError(
                 f"Every checkpoint in {self.folder} is damaged.",
-                remedy="Restore the folder from a copy, or remove it to start the run anew.",
+                remedy="Restore the folder from a copy, or remove it to start the run again.",
             )
         return None
 

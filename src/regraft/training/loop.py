@@ -109,7 +109,7 @@ def build_state(model: Model, *, settings: TrainSettings, num_rows: int) -> Trai
             f"train.unfreeze_every is {settings.unfreeze_every}, but {world().size} processes "
             "train together.",
             "They need the same trainable weights from the first step on.",
-            remedy="Train in one process, or leave train.unfreeze_every away.",
+            remedy="Train in one process, or omit train.unfreeze_every.",
         )
     total_steps = settings.steps
     if settings.epochs is not None:

@@ -1,7 +1,7 @@
-"""What a masked objective hides: which tokens, and what stands in their place.
+"""Masking: which tokens a masked objective hides, and what replaces them.
 
-Comes in: ids and a `Moment`, the only source of randomness. Goes out: ids with tokens hidden, and
-targets where something has to be predicted. Knows no model and no loss.
+From ids and a `Moment`, the only source of randomness, it makes ids with tokens hidden and the
+targets to predict. Knows no model and no loss.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from regraft.data import IGNORED, Tokenizer
 from regraft.errors import ConfigError
 from regraft.runtime import hashed_number
 
-# Devlin et al. 2018: of the tokens to predict, so many become <mask>, and so many a random token.
-# The rest stays, so that a vector is made for what is seen, too.
+# Devlin et al. 2018: of the tokens to predict, these shares become <mask> and a random token. The
+# rest is kept, so that the model also learns vectors for tokens it can see.
 MASKED_SHARE, RANDOM_SHARE = 0.8, 0.1
 
 # Mean length of a span in tokens (Joshi et al. 2019).
@@ -27,11 +27,10 @@ SPAN_LENGTH = 3.8
 
 @dataclass(frozen=True)
 class Moment:
-    """Where training stands, for these rows: all that an objective may draw random numbers from.
+    """The position in training of these rows: the only source of an objective's randomness.
 
-    Every row has numbers of its own, made from (seed, step, row): how a batch is split into
-    micro-batches or over processes cannot change them. `done` is the share of training that is
-    over.
+    Every row has its own numbers, derived from (seed, step, row): how a batch is split into
+    micro-batches or over processes cannot change them. `done` is the completed share of training.
     """
 
     seed: int

@@ -1,4 +1,4 @@
-"""What is learned: each objective is one function, (model, batch, moment) -> LossSum.
+"""Training objectives: each is one function, (model, batch, moment) -> LossSum.
 
 The sum and the count stay apart: the trainer divides once by the count of the whole step, so that
 micro-batches, padding and masking cannot change the result. `register_objective` adds one from
@@ -30,7 +30,7 @@ from regraft.training.sampled_loss import TokenSampler, sampled_cross_entropy
 # Clark et al. 2020: how much more the discriminator's mean loss weighs than the generator's.
 DETECTION_WEIGHT = 50.0
 
-# How sharply the right half must stand out: similarities of vectors are divided by it.
+# Similarities of vectors are divided by it before the softmax.
 TEMPERATURE = 0.07
 
 # The loss in nats a token that is compared with the corpus' unigram entropy.
@@ -40,14 +40,14 @@ Part = TypeVar("Part")
 
 
 class Reading(NamedTuple):
-    """Something to report beside the loss: a sum over so many cases."""
+    """A metric reported with the loss: a sum over `count` cases."""
 
     total: Tensor
     count: int  # type: ignore[assignment]
 
 
 class LossSum(NamedTuple):
-    """Summed loss in nats, and how many targets it is summed over; readings are for people.
+    """Summed loss in nats and the number of targets; readings are only reported.
 
     A tuple, because FSDP looks for tensors with gradients in tuples and not in other objects.
     """
@@ -125,7 +125,7 @@ def paired(corruption: Corruption, sampler: TokenSampler | None = None) -> Objec
 
 
 def replaced(corruption: Corruption) -> Objective:
-    """Which tokens did a small generator exchange? (ELECTRA, Clark et al. 2020)."""
+    """Detect the tokens that a small generator replaced (ELECTRA, Clark et al. 2020)."""
 
     def objective(model: Model, batch: Batch, moment: Moment) -> LossSum:
         head = _expected(model.head, ReplacedHead)
@@ -170,13 +170,13 @@ def replaced(corruption: Corruption) -> Objective:
         # of targets it is the mean of the paper, however long rows are.
         detection_B = losses_BT.masked_fill(~real_BT, 0.0).sum(dim=1)
         weight_B = DETECTION_WEIGHT * is_target_BT.sum(dim=1) / real_BT.sum(dim=1)
-        told_BT = (scores_BT > 0) & real_BT
+        flagged_BT = (scores_BT > 0) & real_BT
         num_replaced = int((is_replaced_BT & real_BT).sum())
         readings = {
             TOKEN_LOSS: Reading(generator_total.detach(), len(targets_N)),
             "detection_loss": Reading(detection_B.detach().sum(), num_real),
-            "found": Reading((told_BT & is_replaced_BT).sum(), num_replaced),
-            "false_alarms": Reading((told_BT & ~is_replaced_BT).sum(), num_real - num_replaced),
+            "found": Reading((flagged_BT & is_replaced_BT).sum(), num_replaced),
+            "false_alarms": Reading((flagged_BT & ~is_replaced_BT).sum(), num_real - num_replaced),
         }
         total = generator_total + (weight_B * detection_B).sum()
         return LossSum(total, len(targets_N), readings)
@@ -198,11 +198,11 @@ def hybrid(
 
 
 def contrast(model: Model, batch: Batch, moment: Moment) -> LossSum:
-    """Which second half belongs to this first half, among those of its group, and the reverse?
+    """Match the two halves of each document among those of its group, in both directions.
 
     InfoNCE (van den Oord et al. 2018) on the mean vector, as in DeCLUTR (Giorgi et al. 2020). Rows
-    2 i and 2 i + 1 are halves of one document, and targets are the groups: wrong halves come from
-    one's own group only, whatever else is in the batch.
+    2 i and 2 i + 1 are halves of one document, and targets are the groups: negatives come from the
+    same group only, whatever else is in the batch.
     """
     vectors_BD = model.backbone.mean_vectors(batch.ids_BT, real_BT=batch.real_BT)
     return contrast_loss(vectors_BD, groups_B=batch.targets)
@@ -247,7 +247,7 @@ def register_objective(
 ) -> Callable[[ObjectiveBuilder], ObjectiveBuilder]:
     """A decorator that makes a builder the objective of this name, for `--set objective.kind=`.
 
-    The traits tell which rows it reads, which head it trains and where it may look.
+    The traits say which rows it reads, which head it trains and which context it sees.
     """
 
     def register(builder: ObjectiveBuilder) -> ObjectiveBuilder:
@@ -260,7 +260,7 @@ def register_objective(
 
 
 def unregister_objective(name: str) -> None:
-    """Forget an objective."""
+    """Remove an objective."""
     _BUILDERS.unregister(name)
     OBJECTIVES.unregister(name)
 
@@ -291,7 +291,7 @@ def build_objective(
 
 
 def build_validation(settings: Settings, *, tokenizer: Tokenizer) -> dict[str, Objective]:
-    """What a base is judged by: its objective; a hybrid by its two sides, one by one."""
+    """The validation objectives: the one trained; for a hybrid, masked and causal separately."""
     if settings.objective.kind != "hybrid":
         return {"valid": build_objective(settings, tokenizer=tokenizer)}
     corruption = build_corruption(settings.objective, tokenizer=tokenizer)
@@ -385,7 +385,7 @@ def read_on(head: LanguageModelHead, *, settings: Settings, tokenizer: Tokenizer
 def with_auxiliary(
     main: Objective, auxiliary: Objective, *, weight: float, targets_per_row: float
 ) -> Objective:
-    """One objective, and another beside it that counts by its weight (Radford et al. 2018).
+    """An objective plus a weighted auxiliary one (Radford et al. 2018).
 
     Divided by the targets that a row has in the mean, the second is a mean over targets, too, and
     stays one however a batch is split.

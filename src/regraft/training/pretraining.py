@@ -1,7 +1,6 @@
-"""Recipe: a pile of text becomes a run folder with a language model in it, the base of a graft.
+"""Pre-training: from text files to a run folder with a language model, the base of a graft.
 
-Comes in: files, settings, a folder. Goes out: the folder and a `PretrainResult`. Composes the rooms
-above it; the loop, the objective and the file formats are theirs.
+Prepares tokenizer, token store and model, then runs the stages. Knows no loss and no loop.
 """
 
 import contextlib
@@ -71,10 +70,10 @@ _SHAPE = ("width", "num_layers", "num_heads", "feedforward_width")
 
 @dataclass(frozen=True)
 class PretrainResult:
-    """What a pre-training run gave; losses in nats a token, or of contrast in nats a document.
+    """The result of pre-training; losses in nats per token, of contrast in nats per document.
 
-    Bits per byte are known of causal models only: other losses are not those of a whole text. With
-    the frequencies of tokens an objective is compared that predicts tokens.
+    Bits per byte exist for causal models only: other losses do not cover the whole text. The
+    unigram entropy exists for objectives that predict tokens.
     """
 
     run_dir: str
@@ -113,8 +112,8 @@ def pretrain(
     """Train a language model on the files `texts` and leave it in the folder `out`.
 
     Without `tokenizer_path` a tokenizer is trained on the same text first. A `base`, the run folder
-    of a language model, brings weights, tokenizer and objective, and learns this text, too. With
-    `resume` the run in `out` goes on from its last checkpoint; a finished one is returned as it is.
+    of a language model, provides weights, tokenizer and objective. With `resume` the run in `out`
+    continues from its last checkpoint; a finished one is returned as it is.
     """
     settings = settings or resolve(
         "pretrain", base=None if base is None else read_base_settings(Path(base))
@@ -123,7 +122,7 @@ def pretrain(
         raise ConfigError(
             f"The base {base} has a tokenizer of its own; {tokenizer_path} cannot replace it.",
             "Its weights know the ids of the tokenizer it was pre-trained with.",
-            remedy="Leave the tokenizer away, or pre-train without a base.",
+            remedy="Omit the tokenizer, or pre-train without a base.",
         )
     with open_run(out, resume=resume) as (folder, resume), _without_standard_input(texts) as files:
         return _pretrain(
@@ -260,11 +259,11 @@ def _result(
 def _entropy_to_beat(
     counts_V: NDArray[np.int64], *, settings: ObjectiveSettings, tokenizer: Tokenizer
 ) -> float | None:
-    """Nats a token of who knows frequencies only; None where no tokens are predicted."""
+    """Unigram entropy in nats per token; None for objectives that predict no tokens."""
     if settings.traits.head == "none":
         return None
     predicted_V = counts_V.copy()
-    if not settings.traits.is_causal:  # which predicts the ends of documents, too
+    if not settings.traits.is_causal:  # causal models also predict the ends of documents
         predicted_V[sorted(tokenizer.special_ids)] = 0
     return unigram_entropy(predicted_V)
 
@@ -289,13 +288,13 @@ def _sized(settings: Settings, *, folder: RunFolder, resume: bool, progress: Pro
 
 
 def _load_language_model(path: Path) -> LoadedRun:
-    """A base that can go on with what it learned: it has the head that it learned with."""
+    """A base that pre-training can continue: it still has its language-model head."""
     base = load_base(path)
     if base.info.kind != "language-model":
         raise ConfigError(
-            f"The base {path} has no head for its objective: it can be fine-tuned, nothing more.",
-            "Pre-training goes on with a language model that was trained here.",
-            remedy="Take the run folder of `regraft pretrain`.",
+            f"The base {path} has no language-model head: it can only be fine-tuned.",
+            "Pre-training continues only a language model trained by regraft.",
+            remedy="Pass a run folder of `regraft pretrain`.",
         )
     return base
 

@@ -1,8 +1,7 @@
 """The run folder: what lies in it, its format version, and how it is written and read.
 
-Comes in: a model, its tokenizer, settings. Goes out: files that are always whole, and the same
-objects again. Only safetensors and JSON are written, by the first process alone. Knows nothing of
-how to train; its `checkpoints` are a room of their own.
+Saves a model with its tokenizer and settings in files that are always whole, and loads them again.
+Only safetensors and JSON are written, by the first process alone. Knows nothing of training.
 """
 
 import contextlib
@@ -140,9 +139,9 @@ class RunFolder:
                 self.run_dir.rmdir()
 
     def check_free(self, *, resume: bool) -> None:
-        """Refuse a folder that is taken; recipes ask before they do any work for it.
+        """Refuse a folder that is in use, before any work is done for it.
 
-        What a start left behind that a crash or a full disk cut short does not count.
+        Files left by a start that crashed or met a full disk do not count.
         """
         if self.exists:
             if not resume:
@@ -162,7 +161,7 @@ class RunFolder:
     def start(
         self, info: RunInfo, *, settings: Settings, tokenizer: Tokenizer, resume: bool
     ) -> RunInfo:
-        """Begin a run, or go on with the one that is here if it is the same run.
+        """Start a run, or continue the one in this folder if it is the same run.
 
         Refuses to overwrite, and refuses to resume with other settings or data, naming them.
         """
@@ -205,10 +204,10 @@ class RunFolder:
             shutil.rmtree(self.tokens_dir, ignore_errors=True)
 
     def keep_half_precision(self) -> None:
-        """Keep the weights of a finished run in half precision; who loads them has single again.
+        """Store the weights of a finished run in half precision; loading converts them back.
 
-        For weights that are read and trained no further: half of the disk. The vectors of a French
-        bag rounded so have the same 80.3 % in cross-validation (2026-11-17).
+        For weights that are not trained further: half the disk space. The vectors of a French bag
+        rounded this way keep 80.3 % in cross-validation (2026-11-17).
         """
         path, info = self.run_dir / "model.safetensors", read_info(self.run_dir)
         tensors = {
@@ -216,14 +215,14 @@ class RunFolder:
             for name, tensor in load_file(path).items()
         }
         # Without a digest while file and digest may differ: a crash in between leaves a run that
-        # loads, and that `has_half_precision` tells from a finished one.
+        # loads, and that `has_half_precision` does not take for finished.
         self._write_info(dataclasses.replace(info, weights_digest=None))
         write_tensors(path, tensors)
         self._write_info(dataclasses.replace(info, weights_digest=file_sha256(path)))
 
     @property
     def has_half_precision(self) -> bool:
-        """Has `keep_half_precision` come to its end here?"""
+        """Did `keep_half_precision` complete here?"""
         with safe_open(self.run_dir / "model.safetensors", framework="pt") as file:
             kinds = {file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
         return "F32" not in kinds and read_info(self.run_dir).weights_digest is not None
@@ -245,7 +244,7 @@ class RunFolder:
             raise disk_error(self.run_dir / "metrics.jsonl", error) from error
 
     def truncate_metrics(self, *, after: int) -> None:
-        """Forget what was logged after a step: a resumed run takes those steps again."""
+        """Drop what was logged after a step: a resumed run repeats those steps."""
         path = self.run_dir / "metrics.jsonl"
         if world().is_first and path.exists():
             kept = [record for record in read_metrics(self.run_dir) if record["step"] <= after]
@@ -270,7 +269,7 @@ class RunFolder:
         ]
         if changed:
             raise RunFolderError(
-                f"{self.run_dir} was started otherwise: {'; '.join(changed)}.",
+                f"{self.run_dir} was started with other settings or data: {'; '.join(changed)}.",
                 "A resumed run must equal one that was never interrupted.",
                 remedy="Resume with the same settings and data, or choose another --out.",
             )
@@ -280,17 +279,17 @@ class RunFolder:
 def open_run(out: str | Path, *, resume: bool) -> Iterator[tuple[RunFolder, bool]]:
     """A folder for a recipe to write into, held by all processes of one world until the end.
 
-    Yields the folder, and whether the run in it is to be gone on with.
+    Yields the folder, and whether to resume the run in it.
     """
     folder = RunFolder(Path(out))
     with joined() as here:
-        # What torchrun starts anew goes on, asked or not; but only what it had started itself.
+        # A run that torchrun restarts is resumed without --resume, if torchrun started it.
         if num_restarts() and folder.exists:
             resume = resume or read_info(folder.run_dir).launch == launch_id()
         if here.is_first and not folder.run_dir.is_dir():
             folder.check_free(resume=resume)
         with folder.locked():
-            # Behind the lock: a folder in use is called that, and not one to remove.
+            # Inside the lock: a folder in use is reported as such, not as one to remove.
             if here.is_first:
                 folder.check_free(resume=resume)
             yield folder, resume
@@ -315,12 +314,12 @@ def write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
 
 
 def load_run(run_dir: Path, *, kind: Kind | None = None) -> LoadedRun:
-    """Read a complete run folder, refusing one that is incomplete, damaged or newer than we are."""
+    """Read a complete run folder; refuse one that is incomplete, damaged or of a newer format."""
     info = read_info(run_dir)
     if info.status != "complete":
         raise RunFolderError(
-            f"The run in {run_dir} has not ended: there are no final weights yet.",
-            remedy="Wait if it still runs; else repeat the command that began it with --resume.",
+            f"The run in {run_dir} is not finished: there are no final weights yet.",
+            remedy="Wait if it is still running; otherwise repeat its command with --resume.",
         )
     if info.kind not in ("language-model", "classifier", "base"):
         raise RunFolderError(
@@ -341,7 +340,7 @@ def load_run(run_dir: Path, *, kind: Kind | None = None) -> LoadedRun:
         raise RunFolderError(
             f"{run_dir / 'run.json'} has {len(info.thresholds)} thresholds for {len(info.labels)} "
             "labels.",
-            "There is one for each where a text may have any number of labels, and else none.",
+            "Expected one per label where a text may have several labels, and none otherwise.",
             remedy="Restore the folder or train again.",
         )
     tokenizer = load_tokenizer(run_dir / "tokenizer.json")
@@ -365,16 +364,16 @@ def read_info(run_dir: Path) -> RunInfo:
     check_format(values, path=run_dir)
     for name in ("labels", "thresholds"):
         values[name] = tuple(values.get(name, ()))
-    fields = {part.name: part.default for part in dataclasses.fields(RunInfo)}
-    required = {name for name, default in fields.items() if default is dataclasses.MISSING}
-    if wrong := (values.keys() - fields.keys()) | (required - values.keys()):
+    fields = dataclasses.fields(RunInfo)
+    required = {part.name for part in fields if part.default is part.default_factory}
+    if wrong := (values.keys() - {part.name for part in fields}) | (required - values.keys()):
         raise wrong_format(run_dir, f"run.json differs in {', '.join(sorted(wrong))}")
     return RunInfo(**values)
 
 
 def read_settings(run_dir: Path) -> Settings:
     """config.json, validated again."""
-    # A folder of a newer format is called newer, not damaged.
+    # A folder of a newer format is reported as newer, not as damaged.
     read_info(run_dir)
     try:
         return settings_from_dict(_read_json(run_dir / "config.json"))
@@ -419,13 +418,13 @@ def _check_vocabulary(
         num_rows = len(tensors.get("backbone.embedding.weight", ()))
         is_right = num_rows == tokenizer.vocab_size
     else:
-        # Others round up: more rows than tokens are usual.
+        # Other libraries round the vocabulary up: more rows than tokens are usual.
         num_rows = model.architecture.get("vocab_size", tokenizer.vocab_size)
         is_right = num_rows >= tokenizer.vocab_size
     if not is_right:
         raise RunFolderError(
             f"{run_dir / 'tokenizer.json'} has {tokenizer.vocab_size:,} tokens, but the weights "
-            f"are made for {num_rows:,}.",
+            f"have {num_rows:,}.",
             "Tokenizer and weights must come from the same run.",
             remedy="Restore the tokenizer.json this model was trained with.",
         )

@@ -450,7 +450,7 @@ def _run(
         if _is_validation(record, state=state, settings=train):
             validation_start = time.perf_counter()
             found = stage.validation.readings(state.model)
-            latest["valid"] = _told(found)
+            latest["valid"] = _validation_note(found)
             log({"step": record.step, **found})
             # As the steps' own time: the mean over processes.
             seconds = time.perf_counter() - validation_start
@@ -473,19 +473,19 @@ def _run(
     )
 
 
-def _told(found: dict[str, float]) -> str:
+def _validation_note(found: dict[str, float]) -> str:
     """The readings of a validation as a bar shows them."""
-    told = f"valid {found['valid_loss']:.3f}  "
+    summary = f"valid {found['valid_loss']:.3f}  "
     if "valid_bits_per_byte" in found:
-        told = f"{told.rstrip()} = {found['valid_bits_per_byte']:.2f} bits/byte  "
+        summary = f"{summary.rstrip()} = {found['valid_bits_per_byte']:.2f} bits/byte  "
     if "valid_pair_accuracy" in found:
-        told += f"pairs {found['valid_pair_accuracy']:.0%}  "
+        summary += f"pairs {found['valid_pair_accuracy']:.0%}  "
     for name in ("valid_halves_found", "valid_documents_halves_found"):
         if name in found:
-            told += f"halves {found[name]:.0%}  "
+            summary += f"halves {found[name]:.0%}  "
     if "valid_found" in found:
-        told += f"found {found['valid_found']:.0%}  "
-    return told
+        summary += f"found {found['valid_found']:.0%}  "
+    return summary
 
 
 def _is_validation(record: StepRecord, *, state: TrainState, settings: TrainSettings) -> bool:

@@ -374,7 +374,9 @@ def test_deleted_or_damaged_run_is_served_on_and_told(run_dir, tmp_path):
         server.wait_until(trouble=None)
         info = json.loads((copy / "run.json").read_text())
         (copy / "run.json").write_text(json.dumps({**info, "status": "training"}))
-        server.wait_until(trouble="The run in copy has not ended: there are no final weights yet.")
+        server.wait_until(
+            trouble="The run in copy is not finished: there are no final weights yet."
+        )
         assert server.classify("a").json()["model"] == model
         (copy / "run.json").write_text(json.dumps({**info, "launch": "anew"}))
         server.wait_until(trouble=None)

@@ -370,7 +370,7 @@ def test_masks_and_positions_are_those_of_the_model(studio):
     for kind in ("sinusoidal", "rotary", "learned"):
         found = studio.client.get(f"/api/inside/positions?kind={kind}&length=6&width=8").json()
         assert len(found["table"]) == 6
-        assert found["told"]
+        assert found["caption"]
 
 
 def test_positions_that_a_run_has_learned_are_drawn_and_others_refused(tmp_path):
@@ -380,7 +380,7 @@ def test_positions_that_a_run_has_learned_are_drawn_and_others_refused(tmp_path)
         run_id = studio.run("bert")["id"]
         found = studio.client.get(f"/api/runs/{run_id}/positions").json()
         assert np.shape(found["table"]) == (32, 24)
-        assert found["told"] == "A vector for each position that the run was trained on."
+        assert found["caption"] == "A vector for each position that the run was trained on."
         expected = learned_positions(tmp_path / "bert")
         assert np.array(found["table"]) == pytest.approx(expected, abs=1e-4)
         lab = studio.client.get(f"/api/runs/{studio.run('lab')['id']}/positions")

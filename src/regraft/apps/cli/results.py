@@ -400,8 +400,8 @@ def _without_leaks(arm: "ArmSummary") -> str:
     clean = arm.test_accuracy_without_leaks
     if clean is None:
         return "-"
-    told = f"{clean.mean:.1%}"
-    return told if clean == arm.test_accuracy else f"{told}, {clean.low:.1%} to {clean.high:.1%}"
+    score = f"{clean.mean:.1%}"
+    return score if clean == arm.test_accuracy else f"{score}, {clean.low:.1%} to {clean.high:.1%}"
 
 
 def show_demo(result: "DemoResult") -> None:

@@ -131,4 +131,4 @@ def positions(shape: PositionsShape) -> dict[str, Any]:
     else:
         table_TD = unlearned_positions(shape.length, width=shape.width)
         note = "Random numbers before training (bert)."
-    return {"table": np.round(table_TD, 4).tolist(), "told": note}
+    return {"table": np.round(table_TD, 4).tolist(), "caption": note}

@@ -1,7 +1,7 @@
 """The models behind the page: loaded when they are first asked, kept while they are used.
 
-Comes in: a run folder and a text. Goes out: what its model makes of it, as plain values. One thread
-does the work, for models are asked by one at a time; who comes when many wait is refused.
+Answers are plain values. One thread computes them one at a time; when too many requests wait, the
+next is refused.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class Models:
             "probability": found.probabilities[found.predicted],
             "probabilities": found.probabilities,
             "pieces": pieces,
-            "strongest": {"for": _told(pro), "against": _told(contra)},
+            "strongest": {"for": _word_scores(pro), "against": _word_scores(contra)},
             "facts": trust_facts(found),
         }
 
@@ -115,11 +115,11 @@ class Models:
         """What a run of the bert family has learned of its positions, as much as is drawn."""
         table_TD = learned_positions(run_dir)
         drawn_TD = table_TD[:MOST_DRAWN_POSITIONS, :MOST_DRAWN_POSITIONS]
-        told = "A vector for each position that the run was trained on"
+        caption = "A vector for each position that the run was trained on"
         if drawn_TD.shape != table_TD.shape:
             num_positions, width = table_TD.shape
-            told += f": the beginning of {num_positions:,} positions and {width:,} dimensions"
-        return {"table": np.round(drawn_TD, 4).tolist(), "told": f"{told}."}
+            caption += f": the beginning of {num_positions:,} positions and {width:,} dimensions"
+        return {"table": np.round(drawn_TD, 4).tolist(), "caption": f"{caption}."}
 
     def continued(
         self, run_dir: Path, prompt: str, *, temperature: float, max_tokens: int, seed: int
@@ -142,7 +142,7 @@ class Models:
     def _kept(
         self, run_dir: Path, use: str, load: Callable[[], Explainer | LoadedRun]
     ) -> Explainer | LoadedRun:
-        # A run that was written anew has another fingerprint.
+        # A rewritten run has another fingerprint.
         key = (f"{use} {run_dir}", run_fingerprint(run_dir))
         if key not in self._loaded:
             for old in [old for old in self._loaded if old[0] == key[0]]:
@@ -154,5 +154,5 @@ class Models:
         return self._loaded[key]
 
 
-def _told(words: Sequence[StrongWord]) -> list[dict[str, Any]]:
+def _word_scores(words: Sequence[StrongWord]) -> list[dict[str, Any]]:
     return [{**asdict(word), "text": harmless(word.text)} for word in words]

@@ -79,7 +79,7 @@ class RunRow:
 
 
 class RunsFolder:
-    """The runs below one folder, looked at anew whenever they are asked for."""
+    """The runs below one folder, read again on every request."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -26,14 +26,14 @@ export const post = (path, body) =>
 
 // Two kinds of problems: what a person asked for was refused, which stays until they do something else or close it;
 // and what the page reads by itself failed, which goes when it works again.
-const told = { asked: "", watched: "" };
+const problems = { asked: "", watched: "" };
 
 function tell(kind, text) {
-  if (told[kind] === text) return;
-  told[kind] = text;
-  const texts = [...new Set(Object.values(told).filter(Boolean))];
-  find("problem-told").replaceChildren(...texts.map((one) => make("p", {}, one)));
-  find("problem-close").hidden = told.asked === "";
+  if (problems[kind] === text) return;
+  problems[kind] = text;
+  const texts = [...new Set(Object.values(problems).filter(Boolean))];
+  find("problem-status").replaceChildren(...texts.map((one) => make("p", {}, one)));
+  find("problem-close").hidden = problems.asked === "";
   find("problem").hidden = texts.length === 0;
 }
 

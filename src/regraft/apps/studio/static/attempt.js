@@ -25,7 +25,7 @@ function hideResult() {
   shown = null;
   attention = null;
   find("try-result").hidden = true;
-  find("try-told").textContent = "";
+  find("try-status").textContent = "";
   showAttention();
 }
 
@@ -83,7 +83,7 @@ function showResult(run, found) {
     ...withoutAttention(run),
   );
   find("try-result").hidden = false;
-  find("try-told").textContent = `${run.name} says ${found.label}, ${percent(found.probability)}.`;
+  find("try-status").textContent = `${run.name} says ${found.label}, ${percent(found.probability)}.`;
 }
 
 async function classify(event) {
@@ -93,7 +93,7 @@ async function classify(event) {
   if (!run || !text) return;
   const button = find("try-form").querySelector("button");
   button.disabled = true;
-  find("try-told").textContent = `${run.name} is asked …`;
+  find("try-status").textContent = `${run.name} is asked …`;
   const isDone = await obey(async () => {
     const found = await post(`/api/runs/${run.id}/explain`, { text });
     attention = run.has_attention ? await post(`/api/runs/${run.id}/attention`, { text }) : null;
@@ -182,7 +182,7 @@ function shade() {
   }
   const best = weights.indexOf(Math.max(...weights));
   const cut = attention.num_cut ? ` Of this text, ${attention.num_cut} tokens at its end are not drawn.` : "";
-  find("attention-told").textContent = `Layer ${head.layer + 1}, head ${head.number + 1}: `
+  find("attention-status").textContent = `Layer ${head.layer + 1}, head ${head.number + 1}: `
     + `“${attention.tokens[reader]}” reads most of “${attention.tokens[best]}” (${percent(weightOf(weights[best]))}).${cut}`;
 }
 

@@ -15,7 +15,7 @@ export function chooseMetric(name) {
   wanted = name;
 }
 
-/** Draw anew whatever was drawn before: the view was hidden, and may have changed its size. */
+/** Draw again whatever was drawn before: the view was hidden, and may have changed its size. */
 export function forgetDrawn() {
   lastShown = "";
 }
@@ -66,7 +66,7 @@ function showCurves(drawn, hasChanged) {
     return { name: run.name, x: records.map((record) => record.step), y: records.map((record) => record[metric]) };
   });
   if (lines.length) drawLines(find("curve-plot"), lines, { x: "step", y: readable(metric) });
-  find("curve-told").replaceChildren(...lines.map((line) => make("li", {}, line.x.length
+  find("curve-status").replaceChildren(...lines.map((line) => make("li", {}, line.x.length
     ? `${line.name}: step ${line.x.at(-1).toLocaleString("en")}, ${readable(metric)} ${Number(line.y.at(-1).toPrecision(4))}`
     : `${line.name}: nothing of this yet`)));
 }
@@ -79,8 +79,8 @@ async function showDifferences(chosen) {
   const found = isTable ? await get(`/api/differences?${asked}`) : { scores: [], settings: [], note: "" };
   lastCompared = compared;
   find("differences").hidden = !isTable;
-  find("differences-told").textContent = isTable ? found.note : "Tick another run to see in what they differ.";
-  find("differences-told").hidden = isTable && found.note === "";
+  find("differences-status").textContent = isTable ? found.note : "Tick another run to see in what they differ.";
+  find("differences-status").hidden = isTable && found.note === "";
   const num = found.settings.length;
   find("differences-caption").textContent = num === 0 ? "Scores; all settings are the same"
     : num === 1 ? "Scores, and the setting that differs" : `Scores, and the ${num} settings that differ`;

@@ -16,7 +16,7 @@ export function make(tag, attributes = {}, ...children) {
 
 export const find = (id) => document.getElementById(id);
 
-/** A labelled slider, with its value beside it to be typed; `onInput` is told every new value. `grain` is the step of typed ones. */
+/** A labelled slider, with a field to type its value; `onInput` receives every new value. `grain` is the step of typed ones. */
 export function slider(name, { id, min, max, step = 1, grain = step, value, shown = String, onInput }) {
   const input = make("input", { type: "range", id, min, max, step });
   const typed = make("input", { type: "number", id: `${id}-typed`, "aria-label": `${name}, typed`, min, max, step: grain, inputmode: "decimal" });

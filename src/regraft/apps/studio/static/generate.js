@@ -20,17 +20,17 @@ async function generate(event) {
   const { seed, temperature } = settings;
   const button = find("generate-form").querySelector("button");
   button.disabled = true;
-  find("generate-told").textContent = "Word after word …";
+  find("generate-status").textContent = "Word after word …";
   const place = find("generate-result");
   const isDone = await obey(async () => {
     const { text } = await post(`/api/runs/${run.value}/generate`, { prompt, ...settings });
     const parts = text.startsWith(prompt) ? [make("span", { class: "prompt" }, prompt), text.slice(prompt.length)] : [text];
     place.replaceChildren(...parts);
-    // The next click draws anew; whoever wants this text again gives this seed again.
+    // The next click draws another text; the same seed gives this one again.
     if (temperature > 0 && settings.seed === seed) setSeed((seed + 1) % NUM_SEEDS);
   });
   place.hidden = !isDone;
-  find("generate-told").textContent = !isDone ? "" : temperature > 0
+  find("generate-status").textContent = !isDone ? "" : temperature > 0
     ? `This is seed ${seed}; the next one will be another text.` : "At temperature 0 it is always the same text.";
   button.disabled = false;
 }

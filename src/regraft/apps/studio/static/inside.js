@@ -67,7 +67,7 @@ const count = calmly(() => obey(async () => {
 const showMask = calmly(() => obey(async () => {
   const asked = new URLSearchParams({ causal: find("mask-causal").value, ...mask });
   const found = await get(`/api/inside/mask?${asked}`);
-  find("mask-told").textContent = `${found.title}.`;
+  find("mask-status").textContent = `${found.title}.`;
   const isPadding = (row, column) => !(found.real[row] && found.real[column]);
   const cells = found.allowed.map((line, row) => line.map((cell, column) => (isPadding(row, column) ? 2 : cell)));
   const names = ["−∞", "0", "padding"];
@@ -90,7 +90,7 @@ const showPositions = calmly(() => obey(async () => {
   const isOfRun = !KINDS.some(([name]) => name === kind);
   for (const one of Object.values(ofPositions)) for (const part of ["input", "typed"]) one[part].disabled = isOfRun;
   const found = await get(isOfRun ? `/api/runs/${kind}/positions` : `/api/inside/positions?${new URLSearchParams({ kind, ...positions })}`);
-  find("positions-told").textContent = found.told;
+  find("positions-status").textContent = found.caption;
   const x = kind === "rotary" ? "pair of columns" : "dimension";
   await drawTable(find("positions-plot"), found.table, { x, y: "position", isTurns: kind === "rotary" });
 }), 120);
@@ -103,7 +103,7 @@ export function setRuns(all) {
   if (isVisible && find("positions-kind").value !== before) showPositions();
 }
 
-/** A slider for each value; `onChange` is told which one moved. */
+/** A slider for each value; `onChange` receives the one that moved. */
 function addSliders(form, prefix, values, made, onChange) {
   const added = {};
   for (const [key, { name, min, max, step, grain }] of Object.entries(made)) {

@@ -28,7 +28,7 @@ function showState() {
   find("label-undo").disabled = !state.can_undo;
   const counts = Object.entries(state.counts).map(([name, num]) => `${name} ${num}`).join(", ");
   const waits = state.is_ready ? "" : " The texts are being read; until then they are shown at random.";
-  find("label-told").textContent = state.trouble
+  find("label-status").textContent = state.trouble
     || `${state.num_labelled.toLocaleString("en")} of ${state.num_texts.toLocaleString("en")} texts are labelled (${counts}), all saved in ${state.file}.${waits}`;
   find("label-last").replaceChildren(...state.last.map((one) =>
     make("li", {}, make("strong", {}, make("bdi", {}, one.label)), one.use === "evaluation" ? " (to judge by)" : "", " ", make("bdi", {}, one.text))));
@@ -47,9 +47,9 @@ function classButton(name, place) {
 function showCurve() {
   const curve = state.curve;
   find("label-plot").hidden = curve.length === 0;
-  const told = JSON.stringify(curve);
-  if (told === lastCurve) return;
-  lastCurve = told;
+  const drawn = JSON.stringify(curve);
+  if (drawn === lastCurve) return;
+  lastCurve = drawn;
   const column = (name) => curve.map((point) => point[name]);
   if (curve.length) drawBand(find("label-plot"), { x: column("num"), y: column("accuracy"), low: column("low"), high: column("high") },
     { xTitle: "labels learned from", yTitle: "accuracy" });
@@ -79,7 +79,7 @@ function showText() {
   showReading(isThere ? text.text : "All texts are labelled or skipped.");
 }
 
-/** A new element for each text: it begins at its beginning, and focus that moves to it is told by a screen reader. */
+/** A new element for each text: it begins at its beginning, and a screen reader announces it when focus moves there. */
 function showReading(words) {
   const before = find("label-text");
   const height = before.offsetHeight;

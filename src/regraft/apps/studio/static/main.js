@@ -1,4 +1,4 @@
-// The views of the page: which one is shown, and who is told of the runs.
+// The views of the page: which one is shown, and which modules receive the runs.
 import * as api from "./api.js";
 import * as attempts from "./attempt.js";
 import * as generates from "./generate.js";

@@ -1,4 +1,4 @@
-// Plots by plotly, in the colours of the page; drawn anew when the reader's theme changes.
+// Plots by plotly, in the colours of the page; drawn again when the reader's theme changes.
 /* global Plotly */
 
 const NUM_LINES = 6;
@@ -6,7 +6,7 @@ const DASHES = ["solid", "dash", "dot", "dashdot"];
 const redraws = new Map();
 
 // plotly writes styles of drawings as attributes, which the page's policy refuses; as properties they are allowed.
-// Its drawings, and the one beside the page in which it measures: other elements are left alone.
+// Its drawings, and the hidden one in which it measures: other elements are left alone.
 const PLOTLY = ".js-plotly-plot, #js-plotly-tester";
 SVGElement.prototype.setAttribute = function setAttribute(name, value) {
   if (name === "style" && this.closest(PLOTLY)) this.style.cssText = value;

@@ -24,8 +24,8 @@ function describe(element, name, value) {
 /** What the button says that unfolds the bases of a blend. */
 function foldedText(parts) {
   const num = parts.filter((part) => part.status === "training").length;
-  const told = parts.length === 1 ? "1 base" : `${parts.length} bases`;
-  return parts.length === 0 ? "" : num ? `${told}, ${num} training` : told;
+  const bases = parts.length === 1 ? "1 base" : `${parts.length} bases`;
+  return parts.length === 0 ? "" : num ? `${bases}, ${num} training` : bases;
 }
 
 function newLine(id, { onChoose, onReport, onFold }) {
@@ -70,7 +70,7 @@ export function canCompare(run) {
   return run.status !== "damaged" && run.kind !== "comparison" && (run.has_curve || run.score !== null);
 }
 
-/** Bring the list up to date. `onChoose(run, isOn)` and `onReport(run, button)` are told of clicks. */
+/** Bring the list up to date. `onChoose(run, isOn)` and `onReport(run, button)` handle clicks. */
 export function showList(rows, { isChosen, onChoose, onReport }) {
   const place = find("runs-rows");
   const focused = document.activeElement;

@@ -12,7 +12,7 @@ let isVisible = false;
 let reportOpener = null;
 let onRows = () => {};
 
-/** Be told of the runs whenever they are read. */
+/** Call back with the runs whenever they are read. */
 export function watchRows(listener) {
   onRows = listener;
 }
