@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -64,22 +63,12 @@ def test_help_loads_nothing_heavy() -> None:
     code = (
         "import sys\nfrom regraft.apps.cli import app\n"
         "try: app(['--help'])\nexcept SystemExit: pass\n"
-        "heavy = {'torch', 'pydantic', 'sklearn', 'matplotlib', 'numpy', 'scipy'}\n"
+        "heavy = {'torch', 'pydantic', 'sklearn', 'matplotlib', 'numpy', 'scipy', 'jinja2'}\n"
+        "heavy |= {'tokenizers', 'safetensors', 'joblib', 'fastapi', 'asyncio'}\n"
         "print('loaded:', sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "loaded: []"
-
-
-def test_help_answers_at_once() -> None:
-    # Processor time, the best of three: the clock would measure what else the machine is doing.
-    times = []
-    for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([*REGRAFT, "--help"], capture_output=True, check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(times) < 0.3
 
 
 @pytest.mark.parametrize("names", LEAVES, ids=" ".join)

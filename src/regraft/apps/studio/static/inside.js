@@ -90,6 +90,8 @@ const showPositions = calmly(() => obey(async () => {
   const isOfRun = !KINDS.some(([name]) => name === kind);
   for (const one of Object.values(ofPositions)) for (const part of ["input", "typed"]) one[part].disabled = isOfRun;
   const found = await get(isOfRun ? `/api/runs/${kind}/positions` : `/api/inside/positions?${new URLSearchParams({ kind, ...positions })}`);
+  // A slow answer must not replace a choice made since.
+  if (find("positions-kind").value !== kind) return;
   find("positions-status").textContent = found.caption;
   const x = kind === "rotary" ? "pair of columns" : "dimension";
   await drawTable(find("positions-plot"), found.table, { x, y: "position", isTurns: kind === "rotary" });
