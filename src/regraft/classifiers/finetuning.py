@@ -385,12 +385,13 @@ def start_from_scratch(
     """Without a base: with the tokenizer given, or one trained on the training texts."""
     methods = {f"train.{name}": getattr(settings.train, name) for name in _OF_A_BASE}
     methods["head.start"] = None if settings.head.start == "random" else settings.head.start
-    if given := [(key, value) for key, value in methods.items() if value is not None]:
-        raise ConfigError(
-            f"{given[0][0]} is {given[0][1]}, and there is no base.",
-            "It changes how a base is used.",
-            remedy="Pass a base, or omit the setting.",
-        )
+    for setting, value in methods.items():
+        if value is not None:
+            raise ConfigError(
+                f"{setting} is {value}, and there is no base.",
+                "It changes how a base is used.",
+                remedy="Pass a base, or omit the setting.",
+            )
     if tokenizer_path is not None:
         tokenizer = load_tokenizer(tokenizer_path)
     else:
