@@ -11,12 +11,11 @@ import torch
 from conftest import TINY, Recorder, make_examples, write_examples
 from safetensors.torch import load_file
 
+from regraft.classifiers.epochs import EpochRecord, best_epoch
 from regraft.classifiers.finetuning import (
-    EpochRecord,
     FinetuneResult,
     Start,
     _class_weights,
-    best_epoch,
     finetune,
     start_from_base,
     train_classifier,
@@ -228,6 +227,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "rdrop": {"train.rdrop": 1.0},
     "ema, patience": {"train.average": "ema", "train.patience": 1, "train.epochs": 3},
     "swa": {"train.average": "swa"},
+    "head start": {"head.start": "regression", "train.epochs": 3},
 }
 
 

@@ -9,6 +9,7 @@ from .base import (
 )
 from .blend import Blend
 from .embeddings import BaseSpace, EmbeddingModel, document_vectors
+from .epochs import EpochRecord, kept_epoch
 from .estimator import TextClassifier
 from .explanation import (
     NUM_LEVELS,
@@ -22,10 +23,8 @@ from .explanation import (
 )
 from .finetuning import (
     VALID_SHARE,
-    EpochRecord,
     FinetuneResult,
     Start,
-    best_epoch,
     examples_fingerprint,
     finetune,
     load_splits,
@@ -76,7 +75,6 @@ __all__ = [
     "StrongWord",
     "TextClassifier",
     "TunedRegression",
-    "best_epoch",
     "blended",
     "classifier_kinds",
     "document_vectors",
@@ -94,6 +92,7 @@ __all__ = [
     "fit_regression",
     "fit_space",
     "harmless",
+    "kept_epoch",
     "linear_score",
     "load_classifier",
     "load_member",

@@ -12,9 +12,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from regraft.classifiers.base import Classifier, load_classifier
+from regraft.classifiers.epochs import EpochRecord
 from regraft.classifiers.finetuning import (
     VALID_SHARE,
-    EpochRecord,
     Start,
     examples_fingerprint,
     finetune_examples,

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from jaxtyping import Bool
 
+from regraft.classifiers.epochs import EpochRecord, kept_epoch
+from regraft.classifiers.head_start import start_from_regression
 from regraft.classifiers.neural import (
     NeuralClassifier,
     calibrate,
@@ -94,20 +96,6 @@ VALID_SHARE = 0.15
 
 # Settings of `train` that change how a base is used.
 _OF_A_BASE = ("unfreeze_every", "reinit_layers", "lora_rank", "auxiliary_weight")
-
-
-@dataclass(frozen=True)
-class EpochRecord:
-    """Accuracy on valid after an epoch; epoch 0 is before training and has no loss.
-
-    For label sets it is the micro-F1 with the best threshold common to all labels.
-    """
-
-    epoch: int
-    step: int
-    train_loss: float | None
-    valid_accuracy: float
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -235,7 +223,7 @@ def _finetune(
         cut_share=finetuned.cut_share,
         seconds=history[-1].seconds,
         transplant=finetuned.transplant,
-        best_epoch=best_epoch(history) if start.settings.train.patience is not None else None,
+        best_epoch=kept_epoch(history, settings=start.settings),
         followed=MICRO_F1 if info.thresholds else ACCURACY,
         temperature=info.temperature,
     )
@@ -289,7 +277,7 @@ def finetune_examples(
             progress=progress,
         )
     )
-    best = best_epoch(history) if settings.train.patience is not None else None
+    best = kept_epoch(history, settings=settings)
     if best is not None:
         score = f"{history[best].valid_accuracy:.1%} on valid"
         progress.say(f"The weights of epoch {best} of {len(history) - 1} are kept: {score}.")
@@ -388,19 +376,22 @@ def start_from_base(path: Path, *, settings: Settings) -> Start:
 
 def without_base(settings: Settings) -> Settings:
     """The same training for a network from scratch: without the methods that need a base."""
-    return replace(settings, "train", **dict.fromkeys(_OF_A_BASE))
+    return replace(replace(settings, "train", **dict.fromkeys(_OF_A_BASE)), "head", start="random")
 
 
 def start_from_scratch(
     texts: Sequence[str], *, settings: Settings, tokenizer_path: Path | None, progress: Progress
 ) -> Start:
     """Without a base: with the tokenizer given, or one trained on the training texts."""
-    if given := [name for name in _OF_A_BASE if getattr(settings.train, name) is not None]:
-        raise ConfigError(
-            f"train.{given[0]} is {getattr(settings.train, given[0])}, and there is no base.",
-            "It changes how a base is used.",
-            remedy="Pass a base, or omit the setting.",
-        )
+    methods = {f"train.{name}": getattr(settings.train, name) for name in _OF_A_BASE}
+    methods["head.start"] = None if settings.head.start == "random" else settings.head.start
+    for setting, value in methods.items():
+        if value is not None:
+            raise ConfigError(
+                f"{setting} is {value}, and there is no base.",
+                "It changes how a base is used.",
+                remedy="Pass a base, or omit the setting.",
+            )
     if tokenizer_path is not None:
         tokenizer = load_tokenizer(tokenizer_path)
     else:
@@ -491,6 +482,8 @@ def train_classifier(
     checkpoint. Progress advances by one for each optimizer step. `auxiliary` is that of the Start.
     """
     train = settings.train
+    if settings.head.start == "regression":
+        start_from_regression(model.to(device()), rows, seed=train.seed)
     adapters = None
     if train.lora_rank is not None:
         adapters = add_adapters(model, rank=train.lora_rank, seed=train.seed)
@@ -519,7 +512,7 @@ def train_classifier(
                 seconds=state.seconds,
             )
             history.append(record)
-            _stop_early(state, history=history, patience=train.patience)
+            _keep_best(state, history=history, settings=settings)
         losses.clear()
         if folder is not None:
             folder.log(_log_entry(record, followed=followed))
@@ -555,26 +548,20 @@ def train_classifier(
         merge_adapters(adapters)
 
 
-def best_epoch(history: Sequence[EpochRecord]) -> int | None:
-    """The first of the best epochs on valid, not counting the one before training."""
-    trained = history[1:]
-    return max(trained, key=lambda r: r.valid_accuracy).epoch if trained else None
-
-
 def _as_kept(state: TrainState) -> contextlib.AbstractContextManager[None]:
     """Inside, the model has the weights it would have if training ended now."""
     return holding(state.model, state.copies.get(MEAN, {}))
 
 
-def _stop_early(state: TrainState, *, history: Sequence[EpochRecord], patience: int | None) -> None:
+def _keep_best(state: TrainState, *, history: Sequence[EpochRecord], settings: Settings) -> None:
     """Remember the weights of the best epoch; stop if none was better for `patience` epochs."""
-    best = best_epoch(history)
-    if patience is None or best is None:
+    best, patience = kept_epoch(history, settings=settings), settings.train.patience
+    if best is None:
         return
     epoch = history[-1].epoch
     if best == epoch:
         state.copies[BEST] = {name: p.detach().clone() for name, p in state.moving.items()}
-    elif epoch - best >= patience:
+    elif patience is not None and epoch - best >= patience:
         state.total_steps = state.step
 
 

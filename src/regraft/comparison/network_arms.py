@@ -19,7 +19,7 @@ from safetensors.torch import load, save
 from regraft.classifiers import (
     EpochRecord,
     Start,
-    best_epoch,
+    kept_epoch,
     train_classifier,
     without_base,
 )
@@ -180,7 +180,7 @@ class NetworkTrainer:
         assert best is not None, "there is at least one rate"
         kept, rate, model, records = best
         chosen: dict[str, Any] = {"learning rate": rate} if len(self.rates) > 1 else {}
-        if self.start.settings.train.patience is not None:
+        if kept_epoch(records, settings=self._settings) is not None:
             chosen["epoch"] = kept.epoch
         weights = save({name: t.contiguous().cpu() for name, t in model.state_dict().items()})
         bare = dataclasses.replace(self.start, base=None)
@@ -193,16 +193,19 @@ class NetworkTrainer:
 
     def _kept_epoch(self, records: Sequence[EpochRecord]) -> int:
         """The place of the epoch whose weights the model has: the last, or the best on valid."""
-        patience = self.start.settings.train.patience
-        best = None if patience is None else best_epoch(records)
+        best = kept_epoch(records, settings=self._settings)
         return len(records) - 1 if best is None else best
+
+    @property
+    def _settings(self) -> Settings:
+        """Those of the start, without the methods that this arm does not use."""
+        settings = self.start.settings
+        return settings if self.arm.keeps_methods else without_base(settings)
 
     def _train(
         self, data: ArmData, rate: float, *, seed: int, progress: Progress
     ) -> tuple[Model, list[EpochRecord]]:
-        start = self.start
-        if not self.arm.keeps_methods:
-            start = dataclasses.replace(start, settings=without_base(start.settings))
+        start = dataclasses.replace(self.start, settings=self._settings)
         settings = replace(
             start.settings,
             "train",

@@ -223,6 +223,11 @@ def _task_contradictions(settings: Settings) -> Iterator[str]:
         yield "data.label_separator: is empty; give the text between two labels"
     if data.label_separator is not None and settings.train.rdrop is not None:
         yield ("train.rdrop: needs one label per example, but data.label_separator allows several")
+    if data.label_separator is not None and settings.head.start == "regression":
+        yield (
+            "head.start: regression needs one label per example, but data.label_separator allows "
+            "several"
+        )
     if data.pair_column is None:
         return
     if data.pair_column == data.text_column:
@@ -248,6 +253,8 @@ def without_effect(settings: Settings, *, carried: Mapping[str, Any]) -> Iterato
         yield "data.pair_column: pre-training reads single texts; set it for fine-tuning only"
     if settings.data.label_separator is not None:
         yield "data.label_separator: pre-training reads no labels; set it for fine-tuning only"
+    if settings.head.start != "random":
+        yield "head.start: pre-training makes no classifier head; set it for fine-tuning only"
     if settings.head.pooling == "attention":
         yield "head.pooling: attention is learned from labels; set it for fine-tuning only"
     kind = settings.objective.kind

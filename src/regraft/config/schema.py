@@ -187,6 +187,14 @@ class HeadSettings(_Section):
             "token, or a mean weighted by learned `attention`."
         ),
     ] = "last"
+    start: Annotated[
+        Literal["random", "regression"],
+        Doc(
+            "Fine-tuning of a base: first weights of the new head; `regression` is the logistic "
+            "regression on the frozen vectors, tuned on folds of train, and keeps the best epoch "
+            "on valid, the start included."
+        ),
+    ] = "random"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -195,13 +195,19 @@ class ClassifierHead(nn.Module):
         real_BT: Bool[Tensor, "B T"],
         embedding_VD: Float[Tensor, "V _"],
     ) -> Float[Tensor, "B C"]:
+        return self.linear(self.vector(hidden_BTD, real_BT=real_BT))
+
+    def vector(
+        self, hidden_BTD: Float[Tensor, "B T D"], *, real_BT: Bool[Tensor, "B T"]
+    ) -> Float[Tensor, "B D"]:
+        """What the scores are a linear map of."""
         if self.query is None:
             pooled_BD = pool(hidden_BTD, real_BT=real_BT, pooling=self.pooling)
         else:
             pooled_BD = attended(hidden_BTD, real_BT=real_BT, query_D=self.query)
         if self.reads_direction:
             pooled_BD = F.normalize(pooled_BD, dim=1) * math.sqrt(pooled_BD.shape[1])
-        return self.linear(pooled_BD if self.between is None else self.between(pooled_BD))
+        return pooled_BD if self.between is None else self.between(pooled_BD)
 
     @torch.no_grad()
     def divide_scores(self, temperature: float) -> None:

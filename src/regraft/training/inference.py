@@ -16,7 +16,7 @@ from regraft.data import (
     Rows,
     budget_batches,
 )
-from regraft.models import Backbone, Model, Pooling, pool
+from regraft.models import Backbone, ClassifierHead, Model, Pooling, pool
 from regraft.stats import (
     log_probabilities,
     softmax,
@@ -86,21 +86,44 @@ def class_scores(model: Model, batch: Batch) -> Float[Tensor, "B C"]:
     return scores_BC
 
 
-@torch.no_grad()
+def head_vectors(model: Model, rows: Rows) -> NDArray[np.float64]:
+    """N x D vectors that the scores of a classifier are a linear map of."""
+    return _by_row(model, rows, _head_vector, on_batch=lambda num_rows: None)
+
+
+def _head_vector(model: Model, batch: Batch) -> Float[Tensor, "B D"]:
+    assert isinstance(model.head, ClassifierHead), "only classifiers read one vector per row"
+    hidden_BTD = model.backbone(
+        batch.ids_BT, real_BT=batch.real_BT, token_types_BT=batch.token_types_BT
+    )
+    return model.head.vector(hidden_BTD, real_BT=batch.real_BT)
+
+
 def _scores(model: Model, rows: Rows, *, on_batch: Callable[[int], None]) -> NDArray[np.float64]:
+    return _by_row(model, rows, class_scores, on_batch=on_batch)
+
+
+@torch.no_grad()
+def _by_row(
+    model: Model,
+    rows: Rows,
+    compute: Callable[[Model, Batch], Tensor],
+    *,
+    on_batch: Callable[[int], None],
+) -> NDArray[np.float64]:
+    """What the model, in evaluation mode, computes of every row, in the order of the rows."""
     model.eval()
     device = next(model.parameters()).device
     parts, places = [], []
     for numbers in inference_batches(rows.lengths):
-        batch = rows.batch(numbers).to(device)
-        scores_BC = class_scores(model, batch)
+        values_BX = compute(model, rows.batch(numbers).to(device))
         # Moved to the CPU first: MPS has no double precision.
-        parts.append(scores_BC.cpu().double().numpy())
+        parts.append(values_BX.cpu().double().numpy())
         places.append(numbers)
         on_batch(len(numbers))
-    scores_NC = np.empty((len(rows.lengths), parts[0].shape[1]))
-    scores_NC[np.concatenate(places)] = np.concatenate(parts)
-    return scores_NC
+    values_NX = np.empty((len(rows.lengths), parts[0].shape[1]))
+    values_NX[np.concatenate(places)] = np.concatenate(parts)
+    return values_NX
 
 
 @torch.no_grad()
