@@ -36,7 +36,7 @@ def shrunken(plan: Plan) -> Plan:
             "train.valid_share": 0.1,
         },
         finetuning={**TRAINING, "train.epochs": 1},
-        fit_minutes=0.5,
+        fit_minutes=None if plan.fit_minutes is None else 0.5,
         fitting={"tokenizer.size": 300, "model.width": 8, "model.num_pairs": 20},
     )
 
@@ -78,9 +78,10 @@ def test_offline_demo_tells_the_whole_story(tmp_path: Path) -> None:
         assert SYNTHETIC_WARNING in (out / "report" / name).read_text(encoding="utf-8")
     assert result.generated.startswith("The kettle is")
 
-    classifier = load_classifier(result.classifier_dir)
-    assert len(result.predictions) == 3
-    for prediction in result.predictions:
+    assert result.fitted is not None
+    classifier = load_classifier(result.fitted.classifier_dir)
+    assert len(result.fitted.predictions) == 3
+    for prediction in result.fitted.predictions:
         assert prediction.label in classifier.classes_
         assert classifier.predict([prediction.text])[0] == prediction.predicted
         assert 0.5 <= prediction.probability <= 1
@@ -88,6 +89,7 @@ def test_offline_demo_tells_the_whole_story(tmp_path: Path) -> None:
         "base",
         "classifier",
         "data",
+        "demo.json",
         "openings.json",
         "openings.lock",
         "report",
