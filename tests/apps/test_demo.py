@@ -195,7 +195,7 @@ SENTENCES = [f"Une phrase de plus, numéro {number}, dont on ne dira rien." for 
 def french(index_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The packages of the lab exercise: reviews in a wheel, sentences in a tarball of npm.
 
-    One review comes twice, one again with another last word, and one is a sentence as well.
+    One review comes twice, one again with another last word; many are among the sentences, too.
     """
     examples = make_examples(120)
     long_text = "Un roman que je relirai volontiers cet hiver, " * 12
@@ -209,7 +209,7 @@ def french(index_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     corpus = replace(CORPORA[LAB_CORPUS], sha256=sha256, members=r"fr\.csv", is_source=False)
     monkeypatch.setitem(CORPORA, LAB_CORPUS, corpus)
 
-    texts = [*SENTENCES, *(text for text, _ in rows)]
+    texts = [*SENTENCES, *(text for text, _ in examples)]
     content = json.dumps([[text, ""] for text in texts]).encode()
     archive = tmp_path / "fr-corpus-0.0.1.tgz"
     with tarfile.open(archive, "w:gz") as tar:
