@@ -379,13 +379,13 @@ def _write_data(
 ) -> dict[str, Path]:
     """Without duplicates, split into ordinary files: text.txt and three csv files.
 
-    `texts` are more text without labels; what stands in a held-out review is dropped from it. So
-    are near copies of held-out reviews among the others, if the plan searches for them.
+    `texts` are more text without labels; what occurs in a held-out review is dropped from it. Near
+    copies of held-out reviews are dropped everywhere, if the plan searches for them.
     """
     unique = without_duplicates(list(examples))
     rest, test = split_examples(unique, share=plan.num_test / len(unique), seed=0)
     rest, valid = split_examples(rest, share=plan.num_valid / len(rest), seed=1)
-    leaks = find_leaks([test, valid, rest], near=plan.drops_near_copies, progress=progress)
+    leaks = find_leaks([test, valid, rest, texts], near=plan.drops_near_copies, progress=progress)
     leaked = {(leak.source, leak.row) for leak in leaks}
     valid = [example for example in valid if (example.source, example.row) not in leaked]
     rest = [example for example in rest if (example.source, example.row) not in leaked]
@@ -397,7 +397,8 @@ def _write_data(
         lines += [
             " ".join(document.text.split())
             for document in tracked(texts, name=task, total=len(texts), progress=progress)
-            if normalised(document.text) not in held_out
+            if (document.source, document.row) not in leaked
+            and normalised(document.text) not in held_out
         ]
     paths = {"text": out_dir / "text.txt"}
     # The training texts may be read without their labels too; valid and test stay unseen.
