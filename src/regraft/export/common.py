@@ -1,14 +1,11 @@
-"""What all formats share: a new folder, written whole; the tokenizer; the check against our scores.
+"""What all formats share: the tokenizer, and the check against our scores.
 
 An export is complete and checked, or nothing is written.
 """
 
-import contextlib
 import dataclasses
 import importlib
-import os
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +17,8 @@ from torch import Tensor
 
 from regraft.config import ModelSettings
 from regraft.data import Content
-from regraft.errors import ConfigError, DiskError, RegraftError
+from regraft.errors import ConfigError, RegraftError
 from regraft.models import NoHead
-from regraft.runtime import disk_error, sync_folder
 from regraft.training import LoadedRun
 
 # The largest difference between a score of ours and the export's.
@@ -132,45 +128,6 @@ def refuse_foreign(settings: ModelSettings, *, run_dir: Path) -> None:
             "Models of regraft's own families can be exported.",
             remedy="Use it through `regraft predict`, or graft onto a base of regraft's own.",
         )
-
-
-@contextlib.contextmanager
-def new_folder(out: Path) -> Iterator[Path]:
-    """A temporary folder that becomes `out` at the end; after an error nothing is left."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise DiskError(
-            f"{out} exists and is not an empty folder.",
-            "An export is written into a folder of its own.",
-            remedy="Choose another --out.",
-        )
-    partial = out.parent / f".{out.name}.{os.getpid()}"
-    try:
-        partial.mkdir(parents=True)
-    except OSError as error:
-        raise disk_error(out, error) from error
-    try:
-        yield partial
-        _sync(partial)
-        if out.exists():
-            out.rmdir()
-        partial.rename(out)
-        sync_folder(out.parent)
-    except OSError as error:
-        if error.errno is None:  # not the system's: a library that could not read its own file
-            raise
-        raise disk_error(out, error) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def _sync(folder: Path) -> None:
-    # The folder has what the user's umask allows; some libraries write private files into it.
-    mode = folder.stat().st_mode & 0o666
-    for path in folder.rglob("*"):
-        if path.is_file():
-            path.chmod(mode)
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
 
 
 def sample_texts(run: LoadedRun, *, has_special_names: bool) -> list[str]:

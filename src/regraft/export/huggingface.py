@@ -17,7 +17,6 @@ from regraft.export.common import (
     exported_tokenizer,
     first_scores,
     needed,
-    new_folder,
     reads_pairs,
     sample_pairs,
     sample_texts,
@@ -26,7 +25,7 @@ from regraft.export.common import (
 from regraft.export.mapping import Translation, check_expressible, translations
 from regraft.export.model_card import huggingface_card
 from regraft.models import is_right_padded, places_in_document, quiet_transformers
-from regraft.runtime import SILENT, Progress, write_json, write_text
+from regraft.runtime import SILENT, Progress, whole_folder, write_json, write_text
 from regraft.training import LoadedRun, load_run
 
 # Longer samples are compared alone: scores over a large vocabulary fill the memory.
@@ -45,7 +44,7 @@ def export_huggingface(
     check_expressible(run)
     check_family(run)
     parts = translations(run)
-    with quiet_transformers(), new_folder(Path(out)) as folder:
+    with quiet_transformers(), whole_folder(Path(out)) as folder:
         for part in parts:
             progress.start(f"writing {part.architecture}", total=None)
             _write_model(part, folder / part.folder, run=run, transformers=transformers)

@@ -34,7 +34,6 @@ from regraft.export.common import (
     exported_tokenizer,
     first_scores,
     needed,
-    new_folder,
     reads_pairs,
     sample_pairs,
     sample_texts,
@@ -43,7 +42,7 @@ from regraft.export.common import (
 from regraft.export.model_card import onnx_card
 from regraft.export.onnx_graph import is_large, quiet, write_graph
 from regraft.models import Model, ReplacedHead
-from regraft.runtime import SILENT, Progress, write_json, write_text
+from regraft.runtime import SILENT, Progress, whole_folder, write_json, write_text
 from regraft.training import LoadedRun, class_scores, load_run
 
 MODEL_NAME, INT8_NAME = "model.onnx", "model.int8.onnx"
@@ -72,7 +71,7 @@ def export_onnx(
     run = load_run(Path(run_dir))
     check_family(run)
     texts, targets = _measured_on(run, data_path, data=data)
-    with new_folder(Path(out)) as folder:
+    with whole_folder(Path(out)) as folder:
         progress.start("writing model.onnx", total=None)
         write_graph(run.model, folder / MODEL_NAME, inputs=_inputs(run))
         _write_tokenizer(run, folder / "tokenizer.json")

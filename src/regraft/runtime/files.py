@@ -1,11 +1,14 @@
-"""Files written whole, one lock, one hash, one format version."""
+"""Files and folders written whole, where they may be; one lock, one hash, one format version."""
 
 import contextlib
 import errno
+import functools
 import hashlib
 import json
 import os
-import tempfile
+import re
+import shutil
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -91,33 +94,222 @@ def hold_lock(
         raise disk_error(path.parent, error) from error
 
 
-def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a temporary file, fsync, rename: a crash or a full disk leaves the old file or none."""
+def output_path(path: Path, *, inputs: Iterable[Path] = ()) -> Path:
+    """The regular file that an output goes to: a symbolic link is followed to its target.
+
+    Refuses folders, devices, FIFOs, files that may not be written, and the command's own inputs.
+    """
+    target = Path(os.path.realpath(path))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        old = target.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        old = None  # what is wrong with its folder shows when that is made
+    except OSError as error:
+        raise disk_error(path, error) from error
+    if old is not None and not stat.S_ISREG(old.st_mode):
+        kind = "a folder" if stat.S_ISDIR(old.st_mode) else "a device, FIFO or socket"
+        raise DiskError(
+            f"Cannot write {path}: it is {kind}.",
+            "An output is a regular file.",
+            remedy="Choose another path.",
+        )
+    if old is not None and not os.access(target, os.W_OK):
+        raise disk_error(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+    for given in inputs:
+        if _is_in(target, old, given=given):
+            raise DiskError(
+                f"Cannot write {path}: it is an input of this command, or inside one ({given}).",
+                "A command does not change its inputs.",
+                remedy="Choose another path.",
+            )
+    return target
+
+
+def _is_in(target: Path, old: os.stat_result | None, *, given: Path) -> bool:
+    try:
+        there = os.fstat(0) if str(given) == "-" else given.stat()
+    except OSError:
+        return False  # the command itself says what is wrong with its input
+    if stat.S_ISDIR(there.st_mode):
+        return target.is_relative_to(os.path.realpath(given))
+    return old is not None and os.path.samestat(old, there)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path, *, inputs: Iterable[Path] = ()) -> Iterator[IO[bytes]]:
+    """A file to write to, which takes the place of `path` at the end of the `with` block.
+
+    Temporary file, fsync, rename: a crash or a full disk leaves the old file or none. The new file
+    has the mode of the old one, or what the umask allows.
+    """
+    target = output_path(path, inputs=inputs)
+    try:
+        _make_folder(target.parent)
+        old = target.stat() if target.exists() else None
+        # Never wider than the old file, not even while it is being written.
+        file, temporary = _locked_file(target, mode=stat.S_IMODE(old.st_mode) if old else 0o666)
     except OSError as error:
         raise disk_error(path, error) from error
     try:
-        with os.fdopen(handle, "wb") as file:
-            write(file)
+        with file:
+            yield file
             file.flush()
+            if old is not None:
+                _keep_rights(file.fileno(), old)
             os.fsync(file.fileno())
-        # mkstemp makes a private file; the user's umask decides who may read it.
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-        sync_folder(path.parent)
+            if os.name != "posix":  # Windows does not rename an open file
+                file.close()
+            os.replace(temporary, target)
+        sync_folder(target.parent)
     except OSError as error:
+        if error.filename not in (None, temporary, str(target.parent)):
+            raise  # of another file, which the `with` block reads
         raise disk_error(path, error) from error
     finally:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             os.unlink(temporary)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def write_whole(
+    path: Path, write: Callable[[IO[bytes]], object], *, inputs: Iterable[Path] = ()
+) -> None:
+    """Write a `whole_file` with a function."""
+    with whole_file(path, inputs=inputs) as file:
+        write(file)
+
+
+@contextlib.contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A folder to write into, which becomes `path` at the end; after an error nothing is left.
+
+    `path` must not exist or be empty. What is in the folder is as readable as the folder.
+    """
+    target = Path(os.path.realpath(path))
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise DiskError(
+            f"{path} exists and is not an empty folder.",
+            "This is written into a folder of its own.",
+            remedy="Choose another --out.",
+        )
+    try:
+        with temporary_folder(target) as temporary:
+            yield temporary
+            # Some libraries write private files: the user's umask decides who may read them.
+            mode = temporary.stat().st_mode & 0o666
+            for part in temporary.rglob("*"):
+                if part.is_file():
+                    part.chmod(mode)
+                    with part.open("rb") as file:
+                        os.fsync(file.fileno())
+            if target.exists():
+                target.rmdir()
+            temporary.rename(target)
+            sync_folder(target.parent)
+    except OSError as error:
+        if error.errno is None:  # not the system's: a library that could not read its own file
+            raise
+        raise disk_error(path, error) from error
+
+
+@contextlib.contextmanager
+def temporary_folder(near: Path) -> Iterator[Path]:
+    """A hidden folder next to a path; if this process is killed, the next one removes it."""
+    _make_folder(near.parent)
+    handle, temporary = _locked_folder(near)
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if handle is not None:
+            os.close(handle)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:  # a file has its name
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
+
+
+# Names of what is being written. Its process holds a lock on it, so that what a killed process left
+# can be recognised: nobody holds its lock.
+_TEMPORARY_NAME = re.compile(r"\..*\.[0-9a-f]{16}\.regraft", re.DOTALL)
+
+
+def _temporary_name(target: Path) -> Path:
+    # Cut: a name may have 255 bytes, and a character up to four.
+    return target.with_name(f".{target.name[:48]}.{os.urandom(8).hex()}.regraft")
+
+
+def _locked_file(target: Path, *, mode: int) -> tuple[IO[bytes], str]:
+    """An open, locked, new file next to `target`, with what the umask leaves of `mode`."""
+    remove_litter(target.parent)
+    while True:
+        name = _temporary_name(target)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+        handle = os.open(name, flags | getattr(os, "O_BINARY", 0), mode | 0o200)
+        _lock(handle)
+        if os.fstat(handle).st_nlink:  # else another process took it for litter
+            return os.fdopen(handle, "wb"), str(name)
+        os.close(handle)
+
+
+def _locked_folder(target: Path) -> tuple[int | None, Path]:
+    remove_litter(target.parent)
+    while True:
+        name = _temporary_name(target)
+        name.mkdir()
+        if os.name != "posix":
+            return None, name
+        with contextlib.suppress(FileNotFoundError):
+            handle = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+            _lock(handle)
+            if name.exists():
+                return handle, name
+            os.close(handle)
+
+
+def _lock(handle: int, *, wait: bool = True) -> bool:
+    """Lock an open file or folder until it is closed, also by the death of the process."""
+    if os.name != "posix":
+        return False
+    import fcntl
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:  # taken, or a file system without locks, where nothing counts as litter
+        return False
+    return True
+
+
+@functools.cache
+def remove_litter(folder: Path) -> None:
+    """Remove what killed processes were writing into a folder; looked for once per process."""
+    try:
+        names = [name for name in os.listdir(folder) if _TEMPORARY_NAME.fullmatch(name)]
+    except OSError:
+        return
+    for path in (folder / name for name in names):
+        with contextlib.suppress(OSError):
+            handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+            try:
+                if _lock(handle, wait=False):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+            finally:
+                os.close(handle)
+
+
+def _keep_rights(handle: int, old: os.stat_result) -> None:
+    """Give an open file the mode, owner and group of an old one."""
+    if os.name != "posix":
+        return
+    mode, new = stat.S_IMODE(old.st_mode) & 0o777, os.fstat(handle)
+    if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
+        try:
+            os.fchown(handle, old.st_uid, old.st_gid)
+        except OSError:
+            mode &= 0o707  # the rights of one group are not those of another
+    os.fchmod(handle, mode)
 
 
 def sync_folder(path: Path) -> None:
@@ -130,9 +322,9 @@ def sync_folder(path: Path) -> None:
             os.close(handle)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, *, inputs: Iterable[Path] = ()) -> None:
     """Write a text file whole, as UTF-8."""
-    write_whole(path, lambda file: file.write(text.encode("utf-8")))
+    write_whole(path, lambda file: file.write(text.encode("utf-8")), inputs=inputs)
 
 
 def write_json(path: Path, value: Any) -> None:

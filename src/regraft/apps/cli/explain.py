@@ -68,14 +68,17 @@ def explain(
     """
     given = _given_text(text, file)
     from regraft.classifiers import Explainer, explanation_to_html
-    from regraft.runtime import write_text
+    from regraft.runtime import output_path, write_text
 
+    inputs = [run] if file is None else [run, file]
+    if html is not None:
+        output_path(html, inputs=inputs)
     explainer = Explainer.load(run)
     explanation = explainer.explain(given, label, method=method)
     if check and explanation.method != "leave-one-out":
         explanation = explainer.checked(explanation)
     if html is not None:
-        write_text(html, explanation_to_html(explanation))
+        write_text(html, explanation_to_html(explanation), inputs=inputs)
         if not output.quiet:
             terminal.show_message(f"The page is in {html}.")
     output.show(explanation, lambda: show_explanation(explanation))

@@ -9,7 +9,7 @@ from regraft.apps.cli import options, results, terminal
 from regraft.apps.cli.options import option, setting, settings_from
 from regraft.config import with_size
 from regraft.errors import ConfigError
-from regraft.runtime import matrix_speed
+from regraft.runtime import matrix_speed, output_path
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,7 +44,7 @@ def attention(
     from regraft.report import attention_picture, rollout_picture
     from regraft.training import attention_of
 
-    _check_suffix(out)
+    _check_picture(out, run=run)
     seen = attention_of(run, text)
     if seen.num_cut and not output.quiet:
         terminal.show_message(
@@ -109,7 +109,7 @@ def picture(
       regraft picture positions --preset modern --out positions.png
       regraft picture positions --run runs/base --out positions.png
     """
-    _check_suffix(out)
+    _check_picture(out, run=run)
     if run is None:
         chosen = settings_from("pretrain", preset=preset, flags={"objective.kind": objective})
     else:
@@ -277,8 +277,9 @@ def shown(default: Any) -> str:
     return str(default).lower() if isinstance(default, bool) else str(default)
 
 
-def _check_suffix(path: Path) -> None:
-    """Refuse a picture format that is not supported, before any work."""
+def _check_picture(path: Path, *, run: Path | None) -> None:
+    """Refuse a format that is not supported or a place that may not be written, before any work."""
+    output_path(path, inputs=[] if run is None else [run])
     if path.suffix.lower() not in _PICTURE_SUFFIXES:
         raise ConfigError(
             f"--out {path} has {f'the suffix {path.suffix}' if path.suffix else 'no suffix'}.",

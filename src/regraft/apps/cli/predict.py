@@ -91,8 +91,10 @@ def predict(
     from regraft.classifiers import load_classifier, prediction
     from regraft.config import check_task
     from regraft.data import read_documents
-    from regraft.runtime import counted, write_text
+    from regraft.runtime import counted, output_path, write_text
 
+    if out is not None:
+        output_path(out, inputs=[run, file])
     with output.progress() as progress:
         progress.start("prepare", total=None)
         classifier = load_classifier(run)
@@ -113,7 +115,7 @@ def predict(
     else:
         table = _csv(records, labels, separator=data.label_separator or "")
     if out is not None:
-        write_text(out, table)
+        write_text(out, table, inputs=[run, file])
         if not output.quiet:
             terminal.show_message(f"{counted(len(items), 'prediction')} in {out}.")
     if output.json:

@@ -29,10 +29,12 @@ def train(
       regraft tokenizer train reviews.txt --size 8192 --out runs/tokenizer.json
     """
     from regraft.data import read_documents, train_tokenizer
+    from regraft.runtime import output_path
 
     flags = {"tokenizer.size": size, "tokenizer.kind": kind}
     settings = settings_from("pretrain", reading, choices=choices, flags=flags)
     path = out if out.suffix == ".json" else out / "tokenizer.json"
+    output_path(path, inputs=texts.paths())
     with output.progress() as progress:
         trained = train_tokenizer(
             (document.text for document in read_documents(texts.paths(), data=settings.data)),

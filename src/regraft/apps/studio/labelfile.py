@@ -15,7 +15,7 @@ from typing import Literal, cast, get_args
 
 from regraft.apps.studio.queries import Query
 from regraft.errors import DataError
-from regraft.runtime import disk_error, hold_lock, sync_folder, write_json
+from regraft.runtime import disk_error, hold_lock, output_path, sync_folder, write_json
 
 COLUMNS = ("text", "label", "use", "query", "row")
 # What a label is used for: to learn from, or to judge by. The latter are drawn at random.
@@ -37,7 +37,7 @@ class LabelFile:
     """A csv that only grows at its end, or loses its last record."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = path = output_path(path)
         self.records: list[LabelRecord] = []
         # Where each record begins, so that the last one can be taken off.
         self._starts: list[int] = []
@@ -48,7 +48,7 @@ class LabelFile:
         )
         self._lock = hold_lock(path.with_name(f".{path.name}.lock"), busy=busy).lock
         try:
-            self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             self._lock.release()
             raise disk_error(path, error) from error
