@@ -16,6 +16,7 @@ from regraft.classifiers.scoring import Evaluation, score_classifier
 from regraft.config.resolution import resolve
 from regraft.config.schema import Settings
 from regraft.data.synthetic import synthetic_reviews
+from regraft.data.text.label_issues import read_label_issues
 from regraft.data.text.readers import load_examples
 from regraft.errors import ConfigError, DataError, RunFolderError
 from regraft.training.run_folder import load_run, read_settings
@@ -68,7 +69,7 @@ def test_folder_holds_bases_members_and_no_pickle(fitted):
     out, result = fitted
     names = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
     assert {"run.json", "config.json", "tokenizer.json"} <= names
-    assert {path.suffix for path in map(Path, names)} <= {".json", ".jsonl", ".safetensors"}
+    assert {path.suffix for path in map(Path, names)} <= {".json", ".jsonl", ".csv", ".safetensors"}
     assert {name.split("/")[1] for name in names if name.startswith("members/")} == {
         "linear",
         "latent",
@@ -85,6 +86,16 @@ def test_folder_holds_bases_members_and_no_pickle(fitted):
     # Judged, so that it can be beaten, but not heard.
     assert result.weights["latent"] == 0
     assert {*load_classifier(out).active_members} <= {"linear", "features"}
+
+
+def test_label_issues_are_rows_of_the_training_file(fitted, files):
+    out, result = fitted
+    issues = read_label_issues(out / "label_issues.csv")
+    assert len(issues) == result.num_label_issues
+    rows = [json.loads(line) for line in files["train"].read_text().splitlines()]
+    for issue in issues:
+        assert rows[issue.row - 1] == {"text": issue.text, "label": issue.label}
+        assert issue.proposal in set(result.labels) - {issue.label}
 
 
 def test_loaded_classifier_says_what_the_members_say_by_weight(fitted, files):

@@ -9,7 +9,8 @@ import pytest
 from comparisons import arm, comparison, interval
 from pages import check_readable, check_self_contained
 
-from regraft.classifiers.fitting import FitResult, MemberScore
+from regraft.classifiers.fitting import FitResult
+from regraft.classifiers.held_out import MemberScore
 from regraft.comparison.fit_test import MEMBER_ARMS
 from regraft.comparison.results import Comparison, PairedTest
 from regraft.config.resolution import resolve, settings_to_dict
@@ -59,6 +60,7 @@ def fit_result(run_dir: Path, **changes: object) -> FitResult:
         scores=scores,
         weights=WEIGHTS,
         temperature=1.21,
+        num_label_issues=0,
         minutes=10.0,
         seconds=432.0,
     )

@@ -12,9 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from regraft.classifiers.blend import member_dir
 from regraft.classifiers.embeddings import (
     BaseSpace,
@@ -24,14 +21,9 @@ from regraft.classifiers.embeddings import (
 )
 from regraft.classifiers.finetuning import examples_fingerprint
 from regraft.classifiers.fit_bases import Clock, can_teach, make_bases
-from regraft.classifiers.logistic import (
-    NUM_FOLDS,
-    RegressionModel,
-    fit_in_space,
-    stratified_folds,
-)
+from regraft.classifiers.held_out import ISSUES_NAME, HeldOut, MemberScore, find_label_issues
+from regraft.classifiers.logistic import RegressionModel, fit_in_space
 from regraft.classifiers.tfidf import fit_latent, fit_linear
-from regraft.classifiers.weights import blended, choose_weights
 from regraft.config import Settings, replace, resolve
 from regraft.data import (
     Domain,
@@ -43,6 +35,7 @@ from regraft.data import (
     check_trainable,
     find_domain,
     known_share,
+    label_warnings,
     labels_of,
     load_examples,
     load_tokenizer,
@@ -50,12 +43,13 @@ from regraft.data import (
     read_documents,
     source_fingerprint,
     train_tokenizer,
+    write_label_issues,
     write_store,
     write_view,
 )
 from regraft.errors import ConfigError, DataError
 from regraft.runtime import SILENT, Progress, num_processes
-from regraft.stats import Interval, accuracy_interval, fit_temperature
+from regraft.stats import Interval
 from regraft.training import LoadedRun, RunFolder, RunInfo, open_run, read_info, read_settings
 
 # Fewer labels cannot show which member is better.
@@ -80,15 +74,6 @@ _LOOKED_AT = 2_000
 
 
 @dataclass(frozen=True)
-class MemberScore:
-    """The score of one member, or of the blend, on held-out texts; `weight` is its influence."""
-
-    accuracy: Interval
-    weight: float | None
-    seconds: float
-
-
-@dataclass(frozen=True)
 class FitResult:
     """What `regraft fit` made, and its scores on held-out labels."""
 
@@ -103,6 +88,8 @@ class FitResult:
     scores: dict[str, MemberScore]
     weights: dict[str, float]
     temperature: float
+    # Rows of label_issues.csv, which are about the examples that were held out.
+    num_label_issues: int
     minutes: float
     seconds: float
     # Documents like the labelled ones, where they are only a part of the text.
@@ -187,6 +174,8 @@ def fit_examples(
             remedy="Start it without torchrun; `regraft pretrain` runs in many.",
         )
     _check_examples(examples, watched)
+    for warning in label_warnings(examples):
+        progress.say(f"Warning: {labelled}: {warning}")
     with open_run(out, resume=resume) as (folder, resume):
         return _fit(
             [*texts, labelled],
@@ -278,8 +267,11 @@ def _fit(
         seed = settings.train.seed
         tuned = fit_in_space(space, examples, watched, labels=labels, seed=seed, progress=progress)
         members["features"] = EmbeddingModel(tuned, space)
-    targets_N = labels.targets(watched or examples)
-    weights, temperature = _weigh(members, targets_N)
+    judged = watched or examples
+    held_out = HeldOut(members, labels.targets(judged), seed=settings.train.seed)
+    weights, temperature = held_out.weights()
+    issues = find_label_issues(judged, held_out.blend_NC, labels=labels)
+    write_label_issues(folder.run_dir / ISSUES_NAME, issues)
     for name, member in members.items():
         member.save(member_dir(folder.run_dir, name))
     result = FitResult(
@@ -292,9 +284,10 @@ def _fit(
         num_alike=None if corpus.domain is None else corpus.num_documents,
         num_bases=len(bases),
         passes=passes,
-        scores=_scores(members, weights=weights, targets_N=targets_N, seed=settings.train.seed),
+        scores=held_out.scores(weights),
         weights=weights,
         temperature=temperature,
+        num_label_issues=len(issues),
         minutes=clock.budget_seconds / 60,
         seconds=clock.gone,
     )
@@ -374,18 +367,6 @@ def _make_bases(
     )
     run_dirs = [base_dir(folder.run_dir, number) for number in range(num_bases)]
     return [load_embedding_base(run_dir) for run_dir in run_dirs], passes
-
-
-def _weigh(
-    members: dict[str, RegressionModel], targets_N: NDArray[np.int64]
-) -> tuple[dict[str, float], float]:
-    """The weight of every member, 0 if it is not blended, and the temperature of the blend."""
-    active = _active_names(members)
-    chances_MNC = np.stack([_judged(members[name]) for name in active])
-    weights_M = choose_weights(chances_MNC, targets_N)
-    temperature = fit_temperature(blended(chances_MNC, weights_M), targets_N)
-    weights = dict.fromkeys(members, 0.0) | dict(zip(active, weights_M.tolist(), strict=True))
-    return weights, temperature
 
 
 def _begin(
@@ -476,64 +457,6 @@ def _latent_texts(budget_seconds: float) -> int:
     """Documents that the latent member reads at most: fewer where the minutes are short."""
     affordable = int(LATENT_SHARE * budget_seconds / LATENT_SECONDS_PER_TEXT)
     return min(max(affordable, FEWEST_LATENT_TEXTS), LATENT_TEXTS)
-
-
-def _active_names(members: dict[str, RegressionModel]) -> list[str]:
-    """The members that are blended.
-
-    If there are bases, the latent member adds nothing to them and is only a baseline. French book
-    reviews, accuracy on valid with 50 / 100 labels, ten draws: with it 74.1 / 78.0 %, without it
-    75.2 / 78.5 % (2026-11-17).
-    """
-    return [name for name in members if name != "latent" or "features" not in members]
-
-
-def _judged(member: RegressionModel) -> NDArray[np.float64]:
-    assert member.judged_NC is not None, "a class of one example was refused"
-    return member.judged_NC
-
-
-def _scores(
-    members: dict[str, RegressionModel],
-    *,
-    weights: dict[str, float],
-    targets_N: NDArray[np.int64],
-    seed: int,
-) -> dict[str, MemberScore]:
-    """The scores of the blend and its members on held-out texts.
-
-    The weights of the blend that is scored come from other folds than the examples it is scored on.
-    Members chose their C by the same examples, so all scores are slightly optimistic.
-    """
-    chances_MNC = np.stack([_judged(members[name]) for name in _active_names(members)])
-    mixed_NC = np.zeros_like(chances_MNC[0])
-    folds_N = stratified_folds(targets_N, num_folds=NUM_FOLDS, seed=seed)
-    for fold in np.unique(folds_N):
-        is_held_out_N = folds_N == fold
-        weights_M = choose_weights(chances_MNC[:, ~is_held_out_N], targets_N[~is_held_out_N])
-        mixed_NC[is_held_out_N] = blended(chances_MNC[:, is_held_out_N], weights_M)
-    scores = {"blend": MemberScore(_interval(mixed_NC, targets_N), weight=None, seconds=0.0)}
-    influence = _influence(members, weights=weights, targets_N=targets_N)
-    for name, member in members.items():
-        accuracy = _interval(_judged(member), targets_N)
-        scores[name] = MemberScore(accuracy, weight=influence[name], seconds=member.seconds)
-    return scores
-
-
-def _influence(
-    members: dict[str, RegressionModel], *, weights: dict[str, float], targets_N: NDArray[np.int64]
-) -> dict[str, float]:
-    """Shares of influence: the weights without the factor that makes a timid member bolder."""
-    parts = {
-        name: weights[name] * fit_temperature(_judged(member), targets_N)
-        for name, member in members.items()
-    }
-    total = sum(parts.values())
-    return {name: part / total for name, part in parts.items()}
-
-
-def _interval(chances_NC: NDArray[np.float64], targets_N: NDArray[np.int64]) -> Interval:
-    return accuracy_interval((chances_NC.argmax(axis=1) == targets_N)[None])
 
 
 def _warn_of_language(

@@ -231,6 +231,9 @@ class DataSettings(_Section):
         Doc("Fine-tuning: column or key of the second text of a pair; both form one row."),
     ] = None
     label_column: Annotated[str, Doc("Column or key of the label.")] = "label"
+    id_column: Annotated[
+        str, Doc("Column or key that names a row, where there is one; lists of errors show it.")
+    ] = "id"
     label_separator: Annotated[
         str | None,
         Doc(

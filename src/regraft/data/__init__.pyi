@@ -15,8 +15,15 @@ from .rows import (
 )
 from .subsets import ALL, parse_sizes, rare_classes, settled_sizes, subset_numbers
 from .synthetic import synthetic_reviews
-from .text.clean import drop_leaks
+from .text.clean import drop_leaks, relabel
 from .text.duplicates import duplicate_key, find_leaks, normalised, without_duplicates
+from .text.label_issues import (
+    LabelIssue,
+    accepted_issues,
+    label_warnings,
+    read_label_issues,
+    write_label_issues,
+)
 from .text.lines import STANDARD_INPUT
 from .text.profile import Profile, profile
 from .text.readers import (
@@ -67,6 +74,7 @@ __all__ = [
     "Example",
     "ExampleRows",
     "HalfRows",
+    "LabelIssue",
     "Labels",
     "Profile",
     "Row",
@@ -75,6 +83,7 @@ __all__ = [
     "TokenStore",
     "Tokenizer",
     "WindowRows",
+    "accepted_issues",
     "are_alike",
     "budget_batches",
     "check_labels_known",
@@ -89,6 +98,7 @@ __all__ = [
     "find_leaks",
     "is_store",
     "known_share",
+    "label_warnings",
     "labels_of",
     "load_examples",
     "load_tokenizer",
@@ -105,7 +115,9 @@ __all__ = [
     "profile",
     "rare_classes",
     "read_documents",
+    "read_label_issues",
     "register_reader",
+    "relabel",
     "settled_sizes",
     "source_fingerprint",
     "split_examples",
@@ -118,6 +130,7 @@ __all__ = [
     "without_surrogates",
     "without_words",
     "word_spans",
+    "write_label_issues",
     "write_store",
     "write_view",
 ]

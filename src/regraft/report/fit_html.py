@@ -17,6 +17,7 @@ from regraft.report import sentences as words
 from regraft.report.comparison_html import comparison_to_html
 from regraft.report.drawing import arm_styles, write_figures
 from regraft.report.figures import comparison_figures, members_figure
+from regraft.report.held_out_html import held_out_markdown, held_out_sections
 from regraft.report.html import (
     Cell,
     Command,
@@ -159,6 +160,7 @@ def _seconds(made: _Made, name: str) -> float:
 def _to_html(made: _Made, tested: Comparison | None, figures: "dict[str, Figure]") -> str:
     sections = [
         Section("members", "The blend and its members", _members(made)),
+        *held_out_sections(made.result),
         Section("plan", "How the time was spent", _plan(made)),
         Section("use", "How to use it", [Command(*each) for each in _commands(made)]),
     ]
@@ -282,6 +284,7 @@ def _to_markdown(made: _Made, tested: Comparison | None, figures: Sequence[str])
         "![Accuracy of the blend and its members](members.png)",
         _MEMBERS_NOTE,
         _temperature(made),
+        *held_out_markdown(made.result),
         "## How the time was spent",
         markdown.table(["name", "value"], _plan_facts(made)),
         "## How to use it",

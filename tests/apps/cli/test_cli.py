@@ -404,6 +404,29 @@ def test_data_check_counts_leaks(splits: dict[str, Path], tmp_path: Path) -> Non
     assert "train.csv: negative 16, positive 16" in table
 
 
+def test_data_clean_applies_what_is_accepted(tmp_path: Path) -> None:
+    train, issues, out = (tmp_path / name for name in ("train.csv", "issues.csv", "clean.csv"))
+    train.write_text("text,label\ngreat,bad\nawful,good\nfine,good\n", encoding="utf-8")
+    header = "row,id,text,label,proposal,confidence\n"
+    issues.write_text(f"{header}2,,great,bad,good,0.97\n3,,awful,good,bad,0.8\n", encoding="utf-8")
+    words = ["data", "clean", str(train), "--issues", str(issues), "--out", str(out)]
+    result = run(*words, "--accept", "2", "--json")
+    assert json.loads(result.stdout)["num_relabelled"] == 1
+    assert out.read_text() == "text,label\ngreat,good\nawful,good\nfine,good\n"
+    assert run(*words, "--min-confidence", "0.8").exit_code == 0
+    assert out.read_text() == "text,label\ngreat,good\nawful,bad\nfine,good\n"
+    for wrong in (["--accept", "two"], ["--accept", "4"], ["--min-confidence", "2"]):
+        assert run(*words, *wrong).exit_code == 2
+
+
+def test_data_check_warns_of_contradicting_labels(tmp_path: Path) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text("text,label\nsame,Good\nsame,bad\nother,good\n", encoding="utf-8")
+    warnings = json.loads(run("data", "check", str(path), "--json").stdout)["warnings"]
+    assert any("row 2 'Good', row 3 'bad'" in warning for warning in warnings)
+    assert any("case or blanks" in warning for warning in warnings)
+
+
 def test_data_check_shows_lengths_and_rows(tmp_path: Path) -> None:
     file = tmp_path / "train.csv"
     texts = ["one two", "", "one two", "a b c d e", *(f"w {row} w" for row in range(20))]

@@ -95,7 +95,12 @@ app = typer.Typer(
 _COMMANDS: dict[str, Callable[..., None] | dict[str, Callable[..., None]]] = {
     "demo": demo.demo,
     "fit": fit.fit,
-    "data": {"check": data.check, "list": data.list_corpora, "fetch": data.fetch},
+    "data": {
+        "check": data.check,
+        "clean": data.clean,
+        "list": data.list_corpora,
+        "fetch": data.fetch,
+    },
     "tokenizer": {"train": tokenizer.train, "show": tokenizer.show},
     "tokenize": tokenizer.tokenize,
     "pretrain": pretrain.pretrain,
@@ -122,7 +127,7 @@ _COMMANDS: dict[str, Callable[..., None] | dict[str, Callable[..., None]]] = {
     },
 }
 _GROUP_HELP = {
-    "data": "Check data before using it; fetch corpora.",
+    "data": "Check data before using it; fix labels; fetch corpora.",
     "tokenizer": "Train a tokenizer; show the tokens of a text.",
     "course": "Learn how it works: chapters to run, with answers checked.",
 }

@@ -1,4 +1,4 @@
-"""`regraft data`: profile files, list and fetch corpora."""
+"""`regraft data`: profile files, fix labels, list and fetch corpora."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -10,6 +10,7 @@ import typer
 
 from regraft.apps.cli import options, results, terminal
 from regraft.apps.cli.options import option, settings_from
+from regraft.errors import ConfigError
 
 
 @options.grouped
@@ -66,6 +67,66 @@ def check(
     output.show(profile, lambda: results.show_profile(profile))
     if profile.leaks and not drop_leaks and not output.quiet and not output.json:
         terminal.show_message("Pass --drop-leaks DIR to write copies without these rows.")
+
+
+@options.grouped
+def clean(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="The file `fit` was trained on.", show_default=False),
+    ],
+    issues: Annotated[Path, option("--issues", "The label_issues.csv of a run folder.", "FILE")],
+    out: Annotated[Path, option("--out", "File to write, in the format of FILE.", "FILE")],
+    accept: Annotated[
+        str | None,
+        option("--accept", "Rows to relabel, such as 17,203,1402 (default: all listed).", "ROWS"),
+    ] = None,
+    min_confidence: Annotated[
+        float | None,
+        option("--min-confidence", "Relabel rows with at least this confidence.", "P"),
+    ] = None,
+    *,
+    reading: options.TaskReading,
+    output: options.Output,
+) -> None:
+    """Write a copy of a labelled file with the label corrections you accept.
+
+    `regraft fit` lists rows that are probably mislabelled in label_issues.csv, the most certain
+    first. Accept rows by number or by confidence; or delete the lines you do not accept and edit
+    proposals in that file, then apply all that is left.
+
+    \b
+    Example:
+      regraft data clean train.csv --issues runs/a/label_issues.csv --accept 17,203 --out b.csv
+      regraft data clean train.csv --issues runs/a/label_issues.csv --min-confidence 0.9 --out b.csv
+    """
+    from regraft.data import accepted_issues, read_label_issues, relabel
+    from regraft.runtime import counted
+
+    data = settings_from("finetune", reading).data
+    listed = read_label_issues(issues)
+    rows = None if accept is None else _row_numbers(accept)
+    accepted = accepted_issues(listed, rows=rows, min_confidence=min_confidence)
+    relabel(file, accepted, data=data, out_path=out)
+    if output.json:
+        terminal.show_json(
+            {"file": str(out), "num_relabelled": len(accepted), "num_issues": len(listed)}
+        )
+    elif not output.quiet:
+        terminal.show_message(
+            f"{counted(len(accepted), 'label')} of {len(listed):,} changed; the copy is {out}."
+        )
+
+
+def _row_numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.replace(",", " ").split()]
+    except ValueError as error:
+        raise ConfigError(
+            f"--accept is {text!r}.",
+            "It takes row numbers separated by commas.",
+            remedy="Pass for example --accept 17,203.",
+        ) from error
 
 
 @options.grouped

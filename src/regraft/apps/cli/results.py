@@ -313,6 +313,11 @@ def show_fitted(result: "FitResult", *, tested: "Comparison | None") -> None:
         for warning in tested.warnings:
             terminal.show_line(f"note: {warning}")
         terminal.show_line(f"Verdict: {tested.verdict}")
+    if result.num_label_issues:
+        terminal.show_line(
+            f"{counted(result.num_label_issues, 'label')} may be wrong: "
+            f"{result.run_dir}/label_issues.csv (`regraft data clean` applies what you accept)."
+        )
     terminal.show_line(f"Use it: regraft predict {result.run_dir} FILE")
 
 

@@ -1,20 +1,34 @@
-"""Copies of data files, in the same format, without the rows that leak from an earlier split."""
+"""Copies of data files, in the same format, without leaks from an earlier split or wrong labels."""
 
 import codecs
 import gzip
+import json
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from regraft.config import DataSettings
 from regraft.data.text.duplicates import Leak
+from regraft.data.text.label_issues import LabelIssue
 from regraft.data.text.lines import STANDARD_INPUT, check_present, read_lines
-from regraft.data.text.readers import folder_files, kind_of, label_path_of, read_rows
-from regraft.data.text.tables import opened_parquet
+from regraft.data.text.readers import (
+    FASTTEXT_PREFIX,
+    delimiters_of,
+    folder_files,
+    kind_of,
+    label_path_of,
+    read_examples,
+    read_rows,
+    wanted_columns,
+)
+from regraft.data.text.tables import opened_parquet, relabelled_csv
 from regraft.errors import DataError
 from regraft.runtime import write_whole
+
+# Formats in which single labels can be replaced.
+_RELABELLED = (".csv", ".tsv", ".jsonl", ".parquet", ".txt")
 
 
 def drop_leaks(
@@ -46,6 +60,110 @@ def drop_leaks(
     for write in copies:
         write()
     return dropped
+
+
+def relabel(
+    path: str | Path, issues: Sequence[LabelIssue], *, data: DataSettings, out_path: Path
+) -> None:
+    """Write a copy of a labelled file in which every issue has the label proposed.
+
+    Everything else stays as it is. The rows must still have the text and label of the issues.
+    """
+    path, labels = Path(path), {issue.row: issue.proposal for issue in issues}
+    _check_relabelled(path, out_path=out_path)
+    _check_unchanged(path, issues, data=data)
+    kind = kind_of(path)
+    if kind == ".parquet":
+        _relabel_parquet(path, out_path, column=data.label_column, labels=labels)
+        return
+    encoder = codecs.getincrementalencoder(data.encoding)()
+    lines = list(read_lines(path, encoding=data.encoding))
+    if kind in (".csv", ".tsv"):
+        lines = relabelled_csv(
+            lines,
+            source=str(path),
+            columns=wanted_columns(data, need_label=True),
+            delimiters=delimiters_of(path),
+            labels=labels,
+        )
+    else:
+        relabelled = _relabelled_json if kind == ".jsonl" else _relabelled_fasttext
+        for row, label in labels.items():
+            lines[row - 1] = relabelled(lines[row - 1], label, data=data)
+    _save(out_path, b"".join(map(encoder.encode, lines)))
+
+
+def _check_relabelled(path: Path, *, out_path: Path) -> None:
+    if path == STANDARD_INPUT or path.is_dir() or kind_of(path) not in _RELABELLED:
+        raise DataError(
+            f"{path} cannot be copied with other labels.",
+            f"Files that can: {' '.join(_RELABELLED)} (.txt in the format of fastText).",
+            remedy="Convert it, and fit on that file.",
+        )
+    if out_path.exists() and out_path.resolve() == path.resolve():
+        raise DataError(
+            f"The clean copy would replace {path} itself.", remedy="Choose another --out."
+        )
+    if kind_of(out_path) != kind_of(path):
+        raise DataError(
+            f"{out_path} would be a copy of {path} under another extension.",
+            "The copy has the format of the file.",
+            remedy=f"Choose an --out that ends in {kind_of(path)}.",
+        )
+
+
+def _check_unchanged(path: Path, issues: Sequence[LabelIssue], *, data: DataSettings) -> None:
+    """Raise DataError unless the file has the rows that the issues are about."""
+    examples = {example.row: example for example in read_examples(path, data=data)}
+    for issue in issues:
+        example = examples.get(issue.row)
+        if example is not None and (example.text, example.label) == (issue.text, issue.label):
+            continue
+        if example is None:
+            reality = "no example starts there"
+        elif example.text != issue.text:
+            reality = "its text is another one"
+        else:
+            reality = f"its label is {example.label!r}, not {issue.label!r}"
+        raise DataError(
+            f"{path} row {issue.row} is not the row of the issue: {reality}.",
+            "The file changed after the issues were found, or is another one.",
+            remedy="Pass the file that `regraft fit` read, or fit again.",
+        )
+
+
+def _relabelled_json(line: str, label: str, *, data: DataSettings) -> str:
+    """The same object with another label, of the type it had: a list, a number or a string."""
+    record = json.loads(line)
+    value = record[data.label_column]
+    if isinstance(value, bool):
+        new: Any = label == "true"
+    elif isinstance(value, int):
+        new = int(label) if label.lstrip("+-").isdigit() else label
+    else:
+        new = label.split(data.label_separator) if isinstance(value, list) else label
+    record[data.label_column] = new
+    return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def _relabelled_fasttext(line: str, label: str, *, data: DataSettings) -> str:
+    words = line.split(" ")
+    texts = [word for word in words if not word.startswith(FASTTEXT_PREFIX)]
+    names = label.split(data.label_separator) if data.label_separator else [label]
+    return " ".join([*(f"{FASTTEXT_PREFIX}{name}" for name in names), *texts])
+
+
+def _relabel_parquet(path: Path, out_path: Path, *, column: str, labels: Mapping[int, str]) -> None:
+    with opened_parquet(path) as source:
+        table: Any = source.read()
+    import pyarrow
+
+    values = table.column(column).to_pylist()
+    for row, label in labels.items():
+        is_number = isinstance(values[row - 1], int) and not isinstance(values[row - 1], bool)
+        values[row - 1] = int(label) if is_number else label
+    place, kind = table.column_names.index(column), table.schema.field(column).type
+    _save_parquet(out_path, table.set_column(place, column, pyarrow.array(values, type=kind)))
 
 
 def _check_targets(paths: Sequence[Path], *, out_dir: Path) -> None:
@@ -127,12 +245,16 @@ def _write_lines(path: Path, out_path: Path, *, without: set[int], encoding: str
 def _write_parquet(path: Path, out_path: Path, *, rows: set[int]) -> None:
     with opened_parquet(path) as source:
         table: Any = source.read()
+    kept = table.take([index for index in range(table.num_rows) if index + 1 not in rows])
+    _save_parquet(out_path, kept)
+
+
+def _save_parquet(out_path: Path, table: Any) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    kept = table.take([index for index in range(table.num_rows) if index + 1 not in rows])
     target = pyarrow.BufferOutputStream()
-    pyarrow.parquet.write_table(kept, target)
+    pyarrow.parquet.write_table(table, target)
     _save(out_path, target.getvalue().to_pybytes())
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from regraft.config import DataSettings
 from regraft.data.text.duplicates import Leak, duplicate_key, find_leaks
+from regraft.data.text.label_issues import label_warnings
 from regraft.data.text.lines import check_present, source_name
 from regraft.data.text.readers import Row, all_empty_error, example_of, label_names, read_rows
 from regraft.data.text.records import Document, Example, check_class_labels
@@ -112,7 +113,7 @@ def profile(
         check_present(Path(path))
     ordered = ordered_by_role([Path(path) for path in paths])
     splits: dict[str, list[Document | Example]] = {}
-    files = []
+    files, warnings = [], []
     for path, role in ordered:
         rows = list(read_rows(path, data=data, need_label=False))
         if not any(row.text.strip() for row in rows):
@@ -130,8 +131,10 @@ def profile(
             _file_profile(source_name(path), role=role, rows=rows, lengths=lengths, data=data)
         )
         splits.setdefault(role or source_name(path), []).extend(records)
+        examples = [record for record in records if isinstance(record, Example)]
+        warnings += [f"{source_name(path)}: {warning}" for warning in label_warnings(examples)]
     leaks = find_leaks(list(splits.values()), near=near, progress=progress)
-    return Profile(tuple(files), tuple(leaks), near, tuple(_warnings(files)))
+    return Profile(tuple(files), tuple(leaks), near, (*_warnings(files), *warnings))
 
 
 def ordered_by_role(paths: Sequence[Path]) -> list[tuple[Path, Role | None]]:

@@ -40,6 +40,7 @@ class Row:
     row: int
     last_row: int
     pair: str | None = None
+    id: str = ""
 
 
 @runtime_checkable
@@ -109,8 +110,8 @@ def example_of(row: Row, *, data: DataSettings) -> Example:
     """A row with its label, or with all of several."""
     names, separator = label_names(row, data=data), data.label_separator
     if separator is None:
-        return Example(row.text, row.label or "", row.source, row.row, row.pair)
-    return Example(row.text, separator.join(names), row.source, row.row, row.pair, names)
+        return Example(row.text, row.label or "", row.source, row.row, row.pair, id=row.id)
+    return Example(row.text, separator.join(names), row.source, row.row, row.pair, names, row.id)
 
 
 def label_names(row: Row, *, data: DataSettings) -> tuple[str, ...]:
@@ -205,25 +206,32 @@ def all_empty_error(path: Path, *, data: DataSettings) -> DataError:
 @register_reader(".csv")
 def _read_csv(path: Path, *, data: DataSettings, need_label: bool) -> Iterator[Row]:
     source = source_name(path)
-    delimiters = "\t" if kind_of(path) == ".tsv" else ",;\t"
     records = read_csv_records(
         read_lines(path, encoding=data.encoding),
         source=source,
-        columns=_columns(data, need_label=need_label),
-        delimiters=delimiters,
+        columns=wanted_columns(data, need_label=need_label),
+        delimiters=delimiters_of(path),
     )
-    for (text, label, pair), row, last_row in records:
-        yield Row(text, label and label.strip(), source, row, last_row, pair)
+    for (text, label, pair, name), row, last_row in records:
+        yield Row(text, label and label.strip(), source, row, last_row, pair, name or "")
 
 
-def _columns(data: DataSettings, *, need_label: bool) -> Columns:
-    return Columns(data.text_column, data.label_column, need_label, data.pair_column)
+def delimiters_of(path: Path) -> str:
+    """The signs that may separate the fields of a csv or tsv file."""
+    return "\t" if kind_of(path) == ".tsv" else ",;\t"
+
+
+def wanted_columns(data: DataSettings, *, need_label: bool) -> Columns:
+    """The columns that are read."""
+    return Columns(
+        data.text_column, data.label_column, need_label, data.pair_column, data.id_column
+    )
 
 
 @register_reader(".parquet")
 def _read_parquet(path: Path, *, data: DataSettings, need_label: bool) -> Iterator[Row]:
     source = source_name(path)
-    columns = _columns(data, need_label=need_label)
+    columns = wanted_columns(data, need_label=need_label)
     for row, values in enumerate(read_parquet_records(path, columns=columns), start=1):
         yield _row_of(values, source=source, row=row, data=data)
 
@@ -240,6 +248,7 @@ def _row_of(values: Values, *, source: str, row: int, data: DataSettings) -> Row
         pair=_text_of(values.pair, source=source, row=row, flag="--pair-column")
         if has_pair
         else None,
+        id="" if values.id is None else str(values.id),
     )
 
 
@@ -252,7 +261,7 @@ def _read_jsonl(path: Path, *, data: DataSettings, need_label: bool) -> Iterator
 def _jsonl_rows(
     lines: Iterable[str], *, source: str, data: DataSettings, need_label: bool
 ) -> Iterator[Row]:
-    columns = _columns(data, need_label=need_label)
+    columns = wanted_columns(data, need_label=need_label)
     for row, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -395,7 +404,8 @@ def _read_folder(path: Path, *, data: DataSettings, need_label: bool) -> Iterato
     for file in in_classes if need_label else files:
         lines = list(read_lines(file, encoding=data.encoding))
         label = file.relative_to(path).parts[0] if file.parent != path else None
-        yield Row("".join(lines).strip(), label, str(file), 1, max(1, len(lines)))
+        text = "".join(lines).strip()
+        yield Row(text, label, str(file), 1, max(1, len(lines)), id=str(file.relative_to(path)))
 
 
 def folder_files(path: Path) -> list[Path]:

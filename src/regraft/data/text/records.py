@@ -45,7 +45,7 @@ class Example:
     """Text with a label. `row` is its first line in the file (parquet: the record number).
 
     `pair` is the second text of a sentence pair. `labels` are all labels of a multi-label example;
-    `label` is then how the file writes them.
+    `label` is then how the file writes them. `id` is how the file names the example, if it does.
     """
 
     text: str
@@ -54,6 +54,7 @@ class Example:
     row: int
     pair: str | None = None
     labels: tuple[str, ...] | None = None
+    id: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -2,7 +2,8 @@
 
 import csv
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ class Values(NamedTuple):
     text: Any
     label: Any
     pair: Any
+    id: Any = None
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,12 @@ class Columns:
     label: str
     need_label: bool
     pair: str | None = None
+    id: str = "id"
 
     def present(self, names: Sequence[str]) -> Values:
-        """The wanted columns; a missing label is None."""
-        has_label = self.label in names
-        return Values(self.text, self.label if has_label else None, self.pair)
+        """The wanted columns; a label or id that is missing is None."""
+        label, identifier = (name if name in names else None for name in (self.label, self.id))
+        return Values(self.text, label, self.pair, identifier)
 
     def check(self, present: Sequence[str], *, place: str, noun: str = "column") -> None:
         """Raise DataError if a wanted column is missing or ambiguous."""
@@ -88,6 +91,31 @@ def read_csv_records(
         yield Values(*(None if at is None else fields[at] for at in places)), row, last_row
 
 
+def relabelled_csv(
+    lines: Sequence[str],
+    *,
+    source: str,
+    columns: Columns,
+    delimiters: str,
+    labels: Mapping[int, str],
+) -> list[str]:
+    """All lines, with another label in the records that start at these rows."""
+    header_line, _ = peeked(lines)
+    delimiter = _likely_delimiter(header_line, delimiters, wanted=columns.text)
+    records = _split_records(lines, source=source, delimiter=delimiter)
+    header, _, _ = next(records)
+    place = [name.strip() for name in header].index(columns.label)
+    written = list(lines)
+    for fields, row, last_row in records:
+        if row in labels:
+            table = io.StringIO()
+            ending = "\r\n" if lines[last_row - 1].endswith("\r\n") else "\n"
+            writer = csv.writer(table, delimiter=delimiter, lineterminator=ending)
+            writer.writerow([*fields[:place], labels[row], *fields[place + 1 :]])
+            written[row - 1 : last_row] = [table.getvalue(), *[""] * (last_row - row)]
+    return written
+
+
 def _likely_delimiter(header_line: str, delimiters: str, *, wanted: str) -> str:
     """The delimiter under which the header names the wanted column, else has most columns."""
 
@@ -139,7 +167,8 @@ def read_parquet_records(path: Path, *, columns: Columns) -> Iterator[Values]:
         names = file.schema_arrow.names
         columns.check(names, place=str(path))
         wanted = columns.present(names)
-        for batch in file.iter_batches(columns=[name for name in wanted if name is not None]):
+        present = list(dict.fromkeys(name for name in wanted if name is not None))
+        for batch in file.iter_batches(columns=present):
             parts = [
                 [None] * len(batch) if name is None else batch.column(name).to_pylist()
                 for name in wanted

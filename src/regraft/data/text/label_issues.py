@@ -1,0 +1,161 @@
+"""Labels that are probably wrong, as a table that people read, edit and apply."""
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from regraft.data.text.duplicates import duplicate_key
+from regraft.data.text.lines import check_present, read_lines
+from regraft.data.text.records import Example
+from regraft.errors import ConfigError, DataError
+from regraft.runtime import write_text
+
+
+@dataclass(frozen=True, slots=True)
+class LabelIssue:
+    """An example whose label is probably wrong, with the label proposed instead.
+
+    `row` is its first line in the file; `id` is empty if the file has none.
+    """
+
+    row: int
+    id: str
+    text: str
+    label: str
+    proposal: str
+    confidence: float
+
+
+# More of a kind are counted, not listed.
+_MOST_LISTED = 5
+_COLUMNS = tuple(field.name for field in fields(LabelIssue))
+
+
+def write_label_issues(path: Path, issues: Iterable[LabelIssue]) -> None:
+    """Write a csv file with a header, in this order; a file without issues has the header only."""
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for issue in issues:
+        values = [getattr(issue, name) for name in _COLUMNS[:-1]]
+        writer.writerow([*values, f"{issue.confidence:.4f}"])
+    write_text(path, table.getvalue())
+
+
+def read_label_issues(path: str | Path) -> list[LabelIssue]:
+    """Read what `write_label_issues` wrote, edited or not; other columns are ignored."""
+    check_present(Path(path))
+    csv.field_size_limit(2**31 - 1)
+    records = csv.DictReader(read_lines(Path(path), encoding="utf-8"))
+    missing = [name for name in _COLUMNS if name not in (records.fieldnames or ())]
+    if missing:
+        raise DataError(
+            f"{path} has no column {missing[0]!r}.",
+            f"Label issues have the columns {', '.join(_COLUMNS)}.",
+            remedy="Pass the label_issues.csv of a run folder of `regraft fit`.",
+        )
+    issues = []
+    for record in records:
+        try:
+            values = {name: _present(record[name]) for name in _COLUMNS}
+            issues.append(
+                LabelIssue(
+                    row=int(values["row"]),
+                    id=values["id"],
+                    text=values["text"],
+                    label=values["label"],
+                    proposal=values["proposal"],
+                    confidence=float(values["confidence"]),
+                )
+            )
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"{path} row {records.line_num} is not a label issue: {error}.",
+                "It has a row number, texts and a confidence between 0 and 1.",
+                remedy="Fix or remove the row.",
+            ) from error
+    return issues
+
+
+def _present(value: str | None) -> str:
+    if value is None:
+        raise ValueError("it has too few fields")
+    return value
+
+
+def accepted_issues(
+    issues: Sequence[LabelIssue],
+    *,
+    rows: Collection[int] | None = None,
+    min_confidence: float | None = None,
+) -> list[LabelIssue]:
+    """The issues of these rows, or of at least this confidence; all if neither is given."""
+    if rows is not None and min_confidence is not None:
+        raise ConfigError(
+            "--accept and --min-confidence are two ways to choose.", remedy="Pass one of them."
+        )
+    if min_confidence is not None and not 0 <= min_confidence <= 1:
+        raise ConfigError(
+            f"--min-confidence is {min_confidence:g}.",
+            "A confidence is between 0 and 1.",
+            remedy="Pass for example 0.9.",
+        )
+    known = {issue.row for issue in issues}
+    unknown = sorted(set(rows or ()) - known)
+    if unknown:
+        raise DataError(
+            f"There is no proposal for row {unknown[0]}.",
+            f"{len(known):,} rows have one.",
+            remedy="Pass rows that the file of issues lists.",
+        )
+    accepted = [
+        issue
+        for issue in issues
+        if (rows is None or issue.row in rows) and issue.confidence >= (min_confidence or 0.0)
+    ]
+    if not accepted:
+        highest = max((issue.confidence for issue in issues), default=None)
+        raise DataError(
+            "No proposal is accepted.",
+            "The file of issues is empty."
+            if highest is None
+            else f"The highest confidence is {highest:.4f}.",
+            remedy="There is nothing to clean." if highest is None else "Accept more.",
+        )
+    return accepted
+
+
+def label_warnings(examples: Sequence[Example]) -> list[str]:
+    """Labels that differ only in case or blanks, and equal texts with different labels."""
+    warnings = []
+    counts = Counter(name for example in examples for name in example.names)
+    spellings: dict[str, list[str]] = {}
+    for name in counts:
+        spellings.setdefault("".join(name.casefold().split()), []).append(name)
+    for names in spellings.values():
+        if len(names) > 1:
+            shown = " and ".join(f"{name!r} ({counts[name]:,})" for name in sorted(names))
+            warnings.append(
+                f"Labels differ only in case or blanks: {shown}. They count as different classes."
+            )
+    groups: dict[str, list[Example]] = {}
+    for example in examples:
+        if key := duplicate_key(example.text, example.pair):
+            groups.setdefault(key, []).append(example)
+    contradicting = [
+        group for group in groups.values() if len({example.names for example in group}) > 1
+    ]
+    if contradicting:
+        listed = "; ".join(_contradiction(group) for group in contradicting[:_MOST_LISTED])
+        more = len(contradicting) - _MOST_LISTED
+        also = f"; and {more:,} more" if more > 0 else ""
+        warnings.append(f"Equal texts have different labels: {listed}{also}.")
+    return warnings
+
+
+def _contradiction(group: Sequence[Example]) -> str:
+    places = [f"row {example.row} {example.label!r}" for example in group[:_MOST_LISTED]]
+    return ", ".join(places)
