@@ -395,6 +395,26 @@ def test_attention_hears_the_token_that_fits_its_query():
 
 
 @every_family
+def test_graft_of_a_base_that_learned_its_pooled_vector_hardly_changes_it(family):
+    base, pooling = base_of(family), "first" if family == "bert" else "mean"
+    ids_BT, real_BT = torch.tensor([[5, 6, 7, 8]]), torch.ones(1, 4, dtype=torch.bool)
+    model, transplant = graft(base, num_classes=4, pooling=pooling, reads_pooled=True)
+    plain, whole = graft(base, num_classes=4, pooling=pooling)
+    with torch.no_grad():
+        hidden_BTD = 0.1 * model.eval().backbone(ids_BT, real_BT=real_BT)
+        pooled_BD = pool(hidden_BTD, real_BT=real_BT, pooling=pooling)
+        read_BD = model.head.vector(hidden_BTD, real_BT=real_BT)
+        other_BD = plain.eval().head.vector(hidden_BTD, real_BT=real_BT)
+    assert F.cosine_similarity(pooled_BD, read_BD).item() > 0.98
+    if model.head.between is None:
+        assert torch.equal(read_BD, other_BD)
+        assert transplant.num_parameters == whole.num_parameters
+    else:
+        assert F.cosine_similarity(pooled_BD, other_BD).item() < 0.9
+        assert transplant.num_parameters < whole.num_parameters
+
+
+@every_family
 def test_renewed_layers_are_new_and_all_else_is_the_base(family):
     base = lively(base_of(family))
     torch.manual_seed(5)

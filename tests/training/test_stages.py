@@ -14,8 +14,9 @@ from regraft.config.presets import PRESETS
 from regraft.config.resolution import replace, resolve
 from regraft.config.schema import Settings
 from regraft.errors import ConfigError, RunFolderError
+from regraft.models.backbones import Transformer
 from regraft.training.pretraining import pretrain
-from regraft.training.run_folder import read_info, read_metrics
+from regraft.training.run_folder import load_run, read_info, read_metrics
 
 WORDS = [a + b + c for a in ("ba", "do", "ki", "lu") for b in ("ra", "se", "ti") for c in "mnst"]
 ALL = "words,documents,language"
@@ -158,6 +159,20 @@ def test_words_leave_their_directions_and_the_scale_of_the_family(
         scales[preset] = float(weights_of(out)["backbone.embedding.weight"].std())
     assert scales["lab"] == pytest.approx(0.2 / 12**0.5, rel=0.05)
     assert scales["modern"] == pytest.approx(0.02, rel=0.05)
+
+
+def test_layers_pass_on_the_words_where_the_family_can(
+    documents_path: Path, tmp_path: Path
+) -> None:
+    for preset, is_silent in (("modern", True), ("lab", False)):
+        out = tmp_path / preset
+        pretrain([documents_path], out=out, settings=settings_of(preset, "words"))
+        run = load_run(out, kind="language-model")
+        backbone, ids_BT = run.model.backbone.eval(), torch.tensor([[0, 9, 11, 300, 12]])
+        assert isinstance(backbone, Transformer)
+        with torch.no_grad():
+            embedded_BTD, hidden_BTD = backbone.embed(ids_BT), backbone(ids_BT)
+        assert torch.allclose(hidden_BTD, embedded_BTD, atol=1e-3) == is_silent
 
 
 def test_contrast_finds_halves_better_than_chance(documents_path: Path, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from regraft.classifiers.neural import (
 )
 from regraft.config import (
     Settings,
+    learns_documents,
     replace,
     resolve,
     settings_from_dict,
@@ -324,6 +325,7 @@ class Start:
                     self.base.model,
                     num_classes=num_classes,
                     pooling=pooling,
+                    reads_pooled=learns_documents(self.base.settings.objective),
                     reinit_layers=self.settings.train.reinit_layers or 0,
                 )
             _set_dropout(model, settings=self.settings)

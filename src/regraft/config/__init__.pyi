@@ -21,7 +21,7 @@ from .resolution import (
     with_base,
     with_size,
 )
-from .rules import OF_FINETUNING, stage_names
+from .rules import OF_FINETUNING, learns_documents, stage_names
 from .schema import (
     DataSettings,
     ModelSettings,
@@ -66,6 +66,7 @@ __all__ = [
     "feedforward_width",
     "flat",
     "generator_settings",
+    "learns_documents",
     "parse_assignments",
     "read_setting_help",
     "read_toml",

@@ -151,6 +151,11 @@ def stage_names(objective: ObjectiveSettings) -> tuple[str, ...]:
     return tuple(name.strip() for name in objective.stages.split(","))
 
 
+def learns_documents(objective: ObjectiveSettings) -> bool:
+    """Is the vector that a classifier reads trained by a stage, and not only its tokens?"""
+    return any(name != "language" for name in stage_names(objective))
+
+
 def auto_stages(settings: Settings, *, has_base: bool) -> str:
     """The order that transfers best and still writes (docs/log.md, 2026-11-18)."""
     if _learns_in_one_stage(settings):

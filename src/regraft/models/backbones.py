@@ -118,6 +118,9 @@ class Backbone(nn.Module):
     def prepare(self, store: TokenStore) -> None:
         """Count in the training text what is counted rather than trained; mostly nothing."""
 
+    def pass_on_embeddings(self) -> None:
+        """Let untrained layers change nothing, where the family can: here it has none."""
+
     @classmethod
     def build_blocks(cls, settings: ModelSettings) -> nn.ModuleList:
         """New random layers of this family, as ELECTRA's generator needs them, too."""
@@ -203,6 +206,11 @@ class Transformer(Backbone):
     def start(self) -> None:
         """The initial weights."""
         start_small(self)
+
+    def pass_on_embeddings(self) -> None:
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            block.start_as_identity()
 
     def embed(
         self,

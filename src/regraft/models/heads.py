@@ -19,7 +19,14 @@ from torch.nn import functional as F
 from regraft.config import ModelSettings, ObjectiveSettings, generator_settings
 from regraft.models.backbones import Backbone
 from regraft.models.families import build_backbone
-from regraft.models.layers import Pooler, Sight, Transform, mean_of_real, start_small
+from regraft.models.layers import (
+    Pooler,
+    Sight,
+    Transform,
+    mean_of_real,
+    start_as_scaled_identity,
+    start_small,
+)
 
 Pooling = Literal["last", "mean", "first", "attention"]
 Output = TypeVar("Output")
@@ -327,11 +334,18 @@ class Transplant:
 
 
 def graft(
-    base: Model, *, num_classes: int, pooling: Pooling, reinit_layers: int = 0
+    base: Model,
+    *,
+    num_classes: int,
+    pooling: Pooling,
+    reads_pooled: bool = False,
+    reinit_layers: int = 0,
 ) -> tuple[Model, Transplant]:
     """A copy of the base's backbone under a new random classifier head. The base does not change.
 
     Where the old head pooled or transformed vectors as the new one does, this part is taken, too.
+    With `reads_pooled`, for bases that learned the pooled vector itself, it starts close to the
+    identity instead.
     The top `reinit_layers` start again at random: they know most about the old objective, and
     least of what a classifier can use (Zhang et al. 2020).
     """
@@ -339,7 +353,9 @@ def graft(
     head = ClassifierHead(backbone, num_classes=num_classes, pooling=pooling)
     renewed = _renew_layers(backbone, num_layers=reinit_layers) if reinit_layers else []
     taken: list[nn.Module] = [backbone]
-    for name in ("pooler", "transform"):
+    if reads_pooled and head.between is not None:
+        start_as_scaled_identity(head.between.dense)
+    for name in () if reads_pooled else ("pooler", "transform"):
         part = getattr(base.head, name, None)
         if isinstance(part, Pooler | Transform) and type(part) is type(head.between):
             head.between = copy.deepcopy(part)

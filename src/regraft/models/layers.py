@@ -20,6 +20,8 @@ from regraft.config import ModelSettings
 ROTARY_BASE = 160_000.0
 # Standard deviation of the initial weights in all families but the lab's.
 INITIAL_DEVIATION = 0.02
+# Scale at which a dense layer with GELU or tanh passes pooled vectors on almost unchanged.
+NEARLY_LINEAR = 0.5
 
 
 def sinusoidal_positions(length: int, *, width: int) -> Float[Tensor, "T D"]:
@@ -246,6 +248,9 @@ class Block(nn.Module):
         """The vectors of the layer; positions attend to what `sight` shows."""
         raise NotImplementedError
 
+    def start_as_identity(self) -> None:
+        """Change nothing until trained. A block that normalises its sums cannot, and stays."""
+
     def attention_weights(
         self, x_BTD: Float[Tensor, "B T D"], *, sight: Sight
     ) -> Float[Tensor, "B H T T"]:
@@ -318,10 +323,23 @@ class PreNormBlock(Block):
         h_BTF, gate_BTF = self.linear1(self.norm2(x_BTD)).chunk(2, dim=-1)
         return x_BTD + self.linear2(self.dropout(F.gelu(h_BTF) * gate_BTF))
 
+    def start_as_identity(self) -> None:
+        nn.init.zeros_(self.attention.out_proj.weight)
+        nn.init.zeros_(self.linear2.weight)
+
     def attention_weights(
         self, x_BTD: Float[Tensor, "B T D"], *, sight: Sight
     ) -> Float[Tensor, "B H T T"]:
         return self.attention.weights(self.norm1(x_BTD), sight=sight)
+
+
+def start_as_scaled_identity(dense: nn.Linear) -> None:
+    """Small enough that what follows, GELU or tanh, is nearly linear."""
+    nn.init.eye_(dense.weight)
+    with torch.no_grad():
+        dense.weight.mul_(NEARLY_LINEAR)
+    if dense.bias is not None:
+        nn.init.zeros_(dense.bias)
 
 
 def start_small(module: nn.Module) -> None:

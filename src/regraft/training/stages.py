@@ -227,11 +227,15 @@ def run_stages(
 
 
 def take_embeddings(model: Model, bag: Model) -> None:
-    """Start from the vectors of a bag, as large as those which the model would start from."""
+    """Start as the bag: with its vectors, as large as the model's own, and layers that pass them on.
+
+    Layers that cannot start as the identity stay as they are.
+    """
     own, taken = model.backbone.embedding.weight, bag.backbone.embedding.weight
     with torch.no_grad():
         taken = whole(taken).to(own.device)
         own.copy_(taken * (own.std() / taken.std()))
+    model.backbone.pass_on_embeddings()
 
 
 def _bag_like(model: Model, *, settings: Settings, corpus: Corpus) -> Model:
