@@ -219,6 +219,7 @@ def test_longer_rows_than_the_base_reads_are_refused(
 
 METHODS: dict[str, dict[str, Any]] = {
     "plain": {},
+    "base_rate": {"train.base_rate": 0.1},
     "layer_decay": {"train.layer_decay": 0.8},
     "unfreeze_every": {"train.unfreeze_every": 1},
     "reinit_layers": {"train.reinit_layers": 1},
@@ -326,7 +327,9 @@ def test_averaged_weights_are_watched_and_kept(shared_base: Path) -> None:
     assert found == watched
 
 
-@pytest.mark.parametrize("method", ["unfreeze_every", "reinit_layers", "auxiliary_weight"])
+@pytest.mark.parametrize(
+    "method", ["base_rate", "unfreeze_every", "reinit_layers", "auxiliary_weight"]
+)
 def test_methods_for_a_base_are_refused_without_one(
     splits: dict[str, Path], tmp_path: Path, method: str
 ) -> None:

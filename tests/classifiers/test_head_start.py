@@ -143,4 +143,32 @@ def test_several_labels_and_pre_training_are_refused() -> None:
 
 def test_random_is_the_default_of_every_preset() -> None:
     for preset in ("lab", "bert", "modern", "bag"):
-        assert resolve("finetune", preset=preset).head.start == "random"
+        settings = resolve("finetune", preset=preset)
+        assert (settings.head.start, settings.train.base_rate) == ("random", None)
+
+
+def test_bases_made_in_stages_start_at_the_regression_and_move_slowly() -> None:
+    staged = {"objective.stages": "auto"}
+    modern = resolve("pretrain", preset="modern", overrides=staged)
+    settings = resolve("finetune", base=modern)
+    assert (settings.head.start, settings.train.base_rate) == ("regression", 0.1)
+    # What the user sets counts, and label sets have no regression to start from.
+    own = resolve("finetune", base=modern, overrides={"head.start": "random"})
+    assert own.head.start == "random"
+    several = resolve("finetune", base=modern, overrides={"data.label_separator": "|"})
+    assert (several.head.start, several.train.base_rate) == ("random", 0.1)
+    # The lab is fine-tuned as it always was, and so are bases without stages.
+    unstaged = resolve("pretrain", preset="modern", overrides={"objective.stages": "language"})
+    for base in (resolve("pretrain", preset="lab"), unstaged):
+        plain = resolve("finetune", base=base)
+        assert (plain.head.start, plain.train.base_rate) == ("random", None)
+
+
+def test_base_rate_is_a_share_of_the_learning_rate(shared_base: Path) -> None:
+    trained = []
+    for overrides in ({"train.lr": 1e-3, "train.base_rate": 0.1}, {"train.lr": 1e-4}):
+        start = start_of(shared_base, **{**overrides, "train.epochs": 1})
+        model, rows = built(start), rows_of(9, start=start, seed=3)
+        list(train_classifier(model, rows=rows, valid_rows=rows, settings=start.settings))
+        trained.append(class_probabilities(model, rows))
+    np.testing.assert_allclose(*trained, atol=1e-6)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from regraft.comparison import ARM_KINDS, Arm, ArmData, ArmModel, Fitted, compare, register_arm
 from regraft.comparison.arms import parse_arms
 from regraft.comparison.jobs import plan_cells
+from regraft.comparison.network_arms import NetworkArm
 from regraft.config.resolution import resolve
 from regraft.errors import ConfigError
 from regraft.runtime import Progress
@@ -45,6 +46,21 @@ def test_wrong_arm_is_refused(name: str, fact: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_arms(["linear", name], bases=["mini"])
     assert fact in str(caught.value)
+
+
+def test_arms_use_the_methods_that_suit_them() -> None:
+    methods = {"train.base_rate": 0.1, "train.reinit_layers": 1, "head.start": "regression"}
+    settings = resolve("finetune", overrides=methods)
+    plain = resolve("finetune")
+    pretrained, frozen, scratch, lstm = parse_arms(["pretrained", "frozen", "scratch", "lstm"])
+    assert isinstance(pretrained, NetworkArm)
+    assert pretrained.own_settings(settings) == settings
+    for arm in (scratch, lstm):
+        assert isinstance(arm, NetworkArm)
+        assert arm.own_settings(settings) == plain
+    assert isinstance(frozen, NetworkArm)
+    del methods["train.reinit_layers"]
+    assert frozen.own_settings(settings) == resolve("finetune", overrides=methods)
 
 
 def test_fit_arm_needs_text() -> None:

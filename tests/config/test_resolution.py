@@ -415,6 +415,7 @@ def test_methods_of_finetuning_that_cannot_work_are_refused(overrides, expected)
 @pytest.mark.parametrize(
     ("key", "value"),
     [
+        ("base_rate", 0.1),
         ("layer_decay", 0.9),
         ("unfreeze_every", 1),
         ("reinit_layers", 1),

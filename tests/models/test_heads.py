@@ -411,7 +411,8 @@ def test_graft_of_a_base_that_learned_its_pooled_vector_hardly_changes_it(family
         assert transplant.num_parameters == whole.num_parameters
     else:
         assert F.cosine_similarity(pooled_BD, other_BD).item() < 0.9
-        assert transplant.num_parameters < whole.num_parameters
+        # A masked base of bert has a transform, but no pooler to take over.
+        assert (transplant.num_parameters < whole.num_parameters) == (family == "modern")
 
 
 @every_family

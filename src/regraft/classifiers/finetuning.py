@@ -96,7 +96,7 @@ ACCURACY, MICRO_F1 = "accuracy", "micro-F1"
 VALID_SHARE = 0.15
 
 # Settings of `train` that change how a base is used.
-_OF_A_BASE = ("unfreeze_every", "reinit_layers", "lora_rank", "auxiliary_weight")
+_OF_A_BASE = ("base_rate", "unfreeze_every", "reinit_layers", "lora_rank", "auxiliary_weight")
 
 
 @dataclass(frozen=True)
@@ -484,6 +484,8 @@ def train_classifier(
     checkpoint. Progress advances by one for each optimizer step. `auxiliary` is that of the Start.
     """
     train = settings.train
+    if train.base_rate is not None:
+        train = dataclasses.replace(train, lr=train.lr * train.base_rate)
     if settings.head.start == "regression":
         start_from_regression(model.to(device()), rows, seed=train.seed)
     adapters = None

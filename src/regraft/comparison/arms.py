@@ -31,6 +31,7 @@ from regraft.classifiers import (
     fit_space,
     load_classifier,
     unit_length,
+    without_base,
 )
 from regraft.comparison.arm_base import Arm, ArmData, ArmModel, Fitted, Prepared
 from regraft.comparison.network_arms import NetworkArm, RivalArm
@@ -105,7 +106,11 @@ class PretrainedArm(NetworkArm):
 
     title, description = "the fine-tuned base", ARMS["pretrained"]
     role = "base"
-    starts_from_base = keeps_methods = True
+    starts_from_base = True
+
+    def own_settings(self, settings: Settings) -> Settings:
+        """All of them."""
+        return settings
 
     @property
     def control(self) -> str:
@@ -128,6 +133,11 @@ class FrozenArm(NetworkArm):
     title, description = "the frozen base", ARMS["frozen"]
     role = "base"
     starts_from_base = is_frozen = True
+
+    def own_settings(self, settings: Settings) -> Settings:
+        """Of the methods, those of the head: where it starts, and how fast it moves from there."""
+        settings_of_head = replace(without_base(settings), "head", start=settings.head.start)
+        return replace(settings_of_head, "train", base_rate=settings.train.base_rate)
 
 
 def _fitted(model: ArmModel, tuned: RegressionModel | TunedRegression) -> Fitted:

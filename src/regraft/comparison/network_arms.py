@@ -46,8 +46,6 @@ class NetworkArm(Arm):
     takes_base = True
     starts_from_base: ClassVar[bool] = False
     is_frozen: ClassVar[bool] = False
-    # Methods of the settings that change how a base is used apply to plain fine-tuning only.
-    keeps_methods: ClassVar[bool] = False
 
     @property
     def reads(self) -> str:
@@ -62,6 +60,10 @@ class NetworkArm(Arm):
     def base_rate(self, settings: Settings) -> float:
         """The rate in the middle of the grid."""
         return settings.train.lr
+
+    def own_settings(self, settings: Settings) -> Settings:
+        """Without the methods that change how a base is used."""
+        return without_base(settings)
 
     def build(self, start: Start, *, num_classes: int, seed: int) -> Model:
         """The network before its training. Equal seeds give equal heads."""
@@ -199,8 +201,7 @@ class NetworkTrainer:
     @property
     def _settings(self) -> Settings:
         """Those of the start, without the methods that this arm does not use."""
-        settings = self.start.settings
-        return settings if self.arm.keeps_methods else without_base(settings)
+        return self.arm.own_settings(self.start.settings)
 
     def _train(
         self, data: ArmData, rate: float, *, seed: int, progress: Progress

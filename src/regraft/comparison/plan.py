@@ -162,7 +162,7 @@ def settings_for(path: Path, *, like: Settings) -> Settings:
     return dataclasses.replace(
         own,
         data=dataclasses.replace(like.data, max_length=length),
-        train=dataclasses.replace(like.train, lr=rate),
+        train=dataclasses.replace(like.train, lr=rate, base_rate=own.train.base_rate),
     )
 
 

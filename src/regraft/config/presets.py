@@ -107,6 +107,11 @@ PRESETS: dict[str, dict[Recipe, dict[str, dict[str, Any]]]] = {
 FOREIGN_PRESET: dict[str, dict[Recipe, dict[str, dict[str, Any]]]] = {
     "foreign": {"finetune": {"train": {**_SMALL_DATA, "lr": 5e-5, "epochs": 4}}}
 }
+# Defaults for fine-tuning a base that was made in stages, by preset; the lab's stays as it is. Few
+# labels would undo what contrast taught at the rate that networks from scratch need.
+STAGED: dict[str, dict[str, dict[str, Any]]] = {
+    "modern": {"head": {"start": "regression"}, "train": {"base_rate": 0.1}}
+}
 PRESET_HELP = {
     "lab": "the lab exercise: vocabulary 50,001, width 200, 4 layers, 2 heads, dropout 0.5, causal",
     "bert": "BERT blocks and objective, sized for two cores",

@@ -10,7 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from regraft.config.presets import DEFAULT_PRESET, FOREIGN_PRESET, PRESETS, SIZES, Recipe
+from regraft.config.presets import (
+    DEFAULT_PRESET,
+    FOREIGN_PRESET,
+    PRESETS,
+    SIZES,
+    STAGED,
+    Recipe,
+)
 from regraft.config.rules import (
     LENGTHS,
     OF_STAGES,
@@ -18,6 +25,7 @@ from regraft.config.rules import (
     changes_of,
     contradictions,
     held_by,
+    learns_documents,
     without_effect,
 )
 from regraft.config.schema import (
@@ -69,6 +77,9 @@ def resolve(
     if base is not None:
         _merge(values, held_by(base, has_own_stages=recipe == "pretrain"))
         _merge(values, _suggested_by(base) if is_foreign else {})
+        if recipe == "finetune":
+            given = {**flat(file_values), **(overrides or {})}
+            _merge(values, _staged(base, preset=preset, given=given))
     carried = flat(values)
     _merge(values, file_values)
     if size is not None:
@@ -205,6 +216,18 @@ def _suggested_by(base: Settings) -> dict[str, dict[str, Any]]:
         "model": model,
         "head": {"pooling": base.head.pooling},
         "data": {"max_length": base.data.max_length},
+    }
+
+
+def _staged(base: Settings, *, preset: str, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Defaults for a base that was made in stages; a regression has one label per example."""
+    if not learns_documents(base.objective):
+        return {}
+    has_label_sets = given.get("data.label_separator") not in (None, "none")
+    return {
+        section: values
+        for section, values in STAGED.get(preset, {}).items()
+        if section != "head" or not has_label_sets
     }
 
 

@@ -51,7 +51,7 @@ OF_STAGES: dict[str, tuple[str, ...]] = {
 
 # Settings of the section `train` that only fine-tuning reads.
 OF_FINETUNING = (
-    *("freeze_base", "class_weight", "layer_decay", "unfreeze_every", "reinit_layers"),
+    *("freeze_base", "base_rate", "class_weight", "layer_decay", "unfreeze_every", "reinit_layers"),
     *("lora_rank", "label_smoothing", "rdrop", "auxiliary_weight", "average", "patience"),
     "least_steps",
 )

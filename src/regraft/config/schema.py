@@ -312,6 +312,15 @@ class TrainSettings(_Section):
     class_weight: Annotated[
         Literal["balanced"] | None, Doc("Fine-tuning: weight classes by inverse frequency.")
     ] = None
+    base_rate: Annotated[
+        float | None,
+        Gt(0),
+        Le(1),
+        Doc(
+            "Fine-tuning of a base: share of train.lr that is used, so that it keeps what it "
+            "learned; a network from scratch has the whole rate."
+        ),
+    ] = None
     layer_decay: Annotated[
         float | None,
         Gt(0),

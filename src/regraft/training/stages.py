@@ -227,7 +227,7 @@ def run_stages(
 
 
 def take_embeddings(model: Model, bag: Model) -> None:
-    """Start as the bag: with its vectors, as large as the model's own, and layers that pass them on.
+    """Start as the bag: its vectors, as large as the model's own, and layers that pass them on.
 
     Layers that cannot start as the identity stay as they are.
     """
