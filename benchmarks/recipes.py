@@ -37,7 +37,8 @@ from regraft.classifiers import (
     fit_space,
     unit_length,
 )
-from regraft.classifiers.fit_bases import BaseJob, side_by_side, wanted_passes
+from regraft.classifiers.fit_bases import BaseJob, side_by_side
+from regraft.classifiers.fit_plan import wanted_passes
 from regraft.classifiers.fitting import LATENT_TEXTS
 from regraft.classifiers.weights import choose_weights
 from regraft.config import Settings, replace, resolve
@@ -123,7 +124,7 @@ def make_bases(
     store_dir: Path, tokenizer: Tokenizer, *, settings: Settings, num_bases: int, work: Path
 ) -> list[float]:
     """The bases of the recipe, each made once, one a core; returns the seconds of each."""
-    passes = wanted_passes(open_store(store_dir, tokenizer=tokenizer))
+    passes = wanted_passes(open_store(store_dir, tokenizer=tokenizer).num_tokens)
     run_dirs = [work / f"base-{number}" for number in range(num_bases)]
     jobs = [
         BaseJob(

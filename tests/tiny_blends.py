@@ -34,5 +34,5 @@ def blend_dir(factory: pytest.TempPathFactory, *, num_labels: int) -> Path:
         train.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         settings = resolve("pretrain", preset="bag", overrides=TINY_BAG)
         out = folder / "run"
-        fit([folder / "text.txt"], train=train, out=out, settings=settings, minutes=2)
+        fit([folder / "text.txt"], train=train, out=out, settings=settings, bases=2)
     return folder / "run"

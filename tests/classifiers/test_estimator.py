@@ -44,7 +44,8 @@ def test_parameters_are_stored_as_given_and_cloned() -> None:
     classifier = TextClassifier("runs/base", preset="lab", epochs=3, seed=5, settings=settings)
     parameters = {
         "base": "runs/base",
-        "minutes": 30.0,
+        "minutes": None,
+        "num_bases": None,
         "preset": "lab",
         "size": None,
         "epochs": 3,
@@ -147,7 +148,7 @@ RECIPE = {"model.width": 16, "model.num_pairs": 200, "tokenizer.size": 400, "dat
 def by_recipe() -> TextClassifier:
     reviews = synthetic_reviews(num_documents=260, seed=1)
     labelled = synthetic_reviews(num_documents=40, seed=2)
-    classifier = TextClassifier(minutes=1, settings={**RECIPE, "data.text_column": "body"})
+    classifier = TextClassifier(num_bases=2, settings={**RECIPE, "data.text_column": "body"})
     return classifier.fit(
         [review.text for review in labelled],
         [int(review.label == "positive") for review in labelled],

@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 
 from regraft.apps.cli import app
 from regraft.classifiers.base import load_classifier
-from regraft.classifiers.fit_bases import MOST_BASES
-from regraft.classifiers.fitting import FitResult, fit
+from regraft.classifiers.fitting import FitResult, fit, fit_again
 from regraft.classifiers.scoring import Evaluation, score_classifier
 from regraft.config.resolution import resolve
 from regraft.config.schema import Settings
@@ -61,7 +60,7 @@ def fitted(
     files: dict[str, Path], settings: Settings, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, FitResult]:
     out = tmp_path_factory.mktemp("fit") / "run"
-    result = fit([files["text"]], train=files["train"], out=out, settings=settings, minutes=20)
+    result = fit([files["text"]], train=files["train"], out=out, settings=settings, bases=3)
     return out, result
 
 
@@ -75,7 +74,8 @@ def test_folder_holds_bases_members_and_no_pickle(fitted):
         "latent",
         "features",
     }
-    assert result.num_bases == MOST_BASES == len(list((out / "bases").iterdir()))
+    assert result.num_bases == 3 == len(list((out / "bases").iterdir()))
+    assert (result.passes, result.minutes) == ([3.0] * 3, None)
     # The labelled texts are text as well.
     assert (result.num_train, result.num_valid, result.num_documents) == (60, 0, 360)
     assert sum(result.weights.values()) == pytest.approx(1)
@@ -142,7 +142,7 @@ def test_text_too_short_for_bases_leaves_the_shallow_members(files, settings, tm
     )
     assert result.scores.keys() == {"blend", "linear", "latent"}
     assert result.weights["latent"] > 0
-    assert (result.num_bases, result.passes) == (0, 0.0)
+    assert (result.num_bases, result.passes) == (0, [])
     assert any("Going on without one" in message for message in said.messages)
     assert load_classifier(tmp_path / "run").predict(["a good film"]).tolist() == ["good"]
 
@@ -154,7 +154,7 @@ def test_valid_is_judged_by_when_it_is_given(files, settings, tmp_path):
         valid=files["valid"],
         out=tmp_path / "run",
         settings=settings,
-        minutes=1,
+        bases=1,
     )
     assert result.num_valid == 40
     # All of 40: an accuracy is a multiple of one in forty.
@@ -192,9 +192,9 @@ def test_interrupted_recipe_goes_on_to_the_same_weights(fitted, files, settings,
 
     arguments = {"train": files["train"], "out": tmp_path / "run", "settings": settings}
     with pytest.raises(KeyboardInterrupt):
-        fit([files["text"]], **arguments, minutes=20, progress=Stop())
+        fit([files["text"]], **arguments, bases=3, progress=Stop())
     made = [path.stat().st_mtime_ns for path in sorted(tmp_path.rglob("model.safetensors"))]
-    again = fit([files["text"]], **arguments, minutes=20, resume=True)
+    again = fit([files["text"]], **arguments, bases=3, resume=True)
     now = [path.stat().st_mtime_ns for path in sorted(tmp_path.rglob("model.safetensors"))]
     assert made == now[: len(made)]
     assert again.weights == result.weights
@@ -212,9 +212,8 @@ def test_bad_input_is_told(files, settings, tmp_path, monkeypatch):
     )
     with pytest.raises(DataError, match="one example only of 'mixed'"):
         fit([files["text"]], train=lonely, **arguments)
-    for minutes in (0, float("nan"), float("inf")):
-        with pytest.raises(ConfigError, match="--minutes is"):
-            fit([files["text"]], train=files["train"], minutes=minutes, **arguments)
+    with pytest.raises(ConfigError, match="--bases is 0"):
+        fit([files["text"]], train=files["train"], bases=0, **arguments)
     with pytest.raises(ConfigError, match="standard input"):
         fit(["-"], train=files["train"], **arguments)
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -234,7 +233,7 @@ def test_labels_in_another_language_are_told(files, settings, tmp_path):
         train=other,
         out=tmp_path / "run",
         settings=settings,
-        minutes=1,
+        bases=1,
         progress=told,
     )
     assert any("look like another language" in message for message in told.messages)
@@ -250,13 +249,13 @@ def test_text_without_spaces_is_read_in_parts_of_words(settings, tmp_path):
     train.write_text("".join(json.dumps(row) + "\n" for row in rows))
     told = Recorder()
     out = tmp_path / "run"
-    result = fit([text], train=train, out=out, settings=settings, minutes=1, progress=told)
+    result = fit([text], train=train, out=out, settings=settings, bases=1, progress=told)
     assert any("subwords are used" in message for message in told.messages)
     assert read_settings(out).tokenizer.kind == "bpe"
     tokenizer = load_classifier(out).tokenizer
     assert tokenizer.unknown_id not in tokenizer.encode(lines[0])
     # Resumed, it is the same recipe, although whole words are asked for again.
-    assert fit([text], train=train, out=out, settings=settings, minutes=1, resume=True) == result
+    assert fit([text], train=train, out=out, settings=settings, bases=1, resume=True) == result
 
 
 def test_missing_test_file_is_told_before_the_work(files, tmp_path):
@@ -273,7 +272,7 @@ def test_command_ends_with_a_verdict_and_a_report(files, tmp_path, monkeypatch):
     out = tmp_path / "runs" / "train"
     small = [flag for key, value in SMALL.items() for flag in ("--set", f"{key}={value}")]
     given = ["--text", files["text"], "--train", files["train"], "--test", files["test"]]
-    arguments = [*given, "--minutes", "1", *small]
+    arguments = [*given, "--bases", "2", *small]
     done = CliRunner().invoke(app, ["fit", *map(str, arguments)])
     assert done.exit_code == 0, done.output
     assert "The blend reaches" in done.output
@@ -282,3 +281,50 @@ def test_command_ends_with_a_verdict_and_a_report(files, tmp_path, monkeypatch):
     assert (out / "report" / "report.json").exists()
     # The folder still holds a classifier, and nothing that is in its way.
     assert load_classifier(out).labels == ("negative", "positive")
+
+
+def tensors(run_dir: Path) -> dict[str, bytes]:
+    paths = sorted(run_dir.rglob("*.safetensors"))
+    return {path.relative_to(run_dir).as_posix(): path.read_bytes() for path in paths}
+
+
+def test_fit_is_repeated_from_its_folder(fitted, files, settings, tmp_path):
+    out, result = fitted
+    moved = tmp_path / "moved.txt"
+    moved.write_bytes(files["text"].read_bytes())
+    again = fit_again(out, out=tmp_path / "again", texts=[moved])
+    assert tensors(tmp_path / "again") == tensors(out)
+    assert (again.weights, again.temperature) == (result.weights, result.temperature)
+    assert again.files == {**result.files, "text": [str(moved)]}
+    with pytest.raises(DataError, match="differ from those of the run to repeat: train, text"):
+        fit_again(out, out=tmp_path / "other", train=files["valid"])
+    with pytest.raises(DataError, match="run to repeat: valid"):
+        fit_again(out, out=tmp_path / "other", valid=files["valid"])
+    unfinished = tmp_path / "again" / "bases" / "0"
+    with pytest.raises(RunFolderError, match="is no finished run of `regraft fit`"):
+        fit_again(unfinished, out=tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_command_repeats_a_fit_and_refuses_to_change_it(fitted, tmp_path):
+    out, result = fitted
+    given = ["fit", "--from", str(out), "--out", str(tmp_path / "again")]
+    done = CliRunner().invoke(app, [*given, "--bases", "2", "--seed", "0", "--config", "x.toml"])
+    assert done.exit_code == 2
+    assert "--bases, --seed, --config cannot change a fit that is repeated" in done.stderr
+    done = CliRunner().invoke(app, [*given, "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["weights"] == result.weights
+
+
+def test_command_reads_settings_from_a_file(files, tmp_path):
+    config = tmp_path / "small.toml"
+    config.write_text("[model]\nwidth = 16\n[data]\nmax_length = 64\n[tokenizer]\nsize = 400\n")
+    given = ["--text", files["text"], "--train", files["train"], "--config", config]
+    out = ["--out", tmp_path / "run", "--bases", "1"]
+    done = CliRunner().invoke(app, ["fit", *map(str, [*given, *out])])
+    assert done.exit_code == 0, done.output
+    assert read_settings(tmp_path / "run").model.width == 16
+    done = CliRunner().invoke(app, ["fit", "--train", str(files["train"])])
+    assert done.exit_code == 2
+    assert "--text is missing" in done.stderr

@@ -53,7 +53,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def run_dir(files: dict[str, Path]) -> Path:
     folder = files["text"].parent / "run"
     settings = resolve("pretrain", preset="bag", overrides=SMALL)
-    fit([files["text"]], train=files["train"], out=folder, settings=settings, minutes=1)
+    fit([files["text"]], train=files["train"], out=folder, settings=settings, bases=2)
     return folder
 
 

@@ -48,6 +48,7 @@ ELSEWHERE = {
     "course": "apps/course/test_questions.py",
     "data fetch": "data/test_corpora.py",
     "demo": "apps/test_demo.py",
+    "fit --from": "classifiers/test_fitting.py",
     "import": "training/test_bases.py",
     "serve": "apps/serve/test_serve.py",
     "studio": "apps/studio/test_studio.py",
@@ -351,6 +352,7 @@ def _small(words):
     """The same command, with its length cut to seconds."""
     lengths = {
         "--minutes": "0.01",
+        "--bases": "1",
         "--steps": "2",
         "--epochs": "1",
         "--seeds": "2",
@@ -363,7 +365,7 @@ def _small(words):
             small[place + 1] = lengths[word]
         elif word == "--set" and words[place + 1].startswith("data.max_length"):
             small[place + 1] = "train.seed=0"
-    has_length = any(flag in words for flag in ("--minutes", "--steps", "--epochs"))
+    has_length = any(flag in words for flag in ("--minutes", "--bases", "--steps", "--epochs"))
     if not has_length and words[0] in ("pretrain", "fit"):
         small += ["--minutes", "0.01"]
     if not has_length and words[0] in ("finetune", "compare"):

@@ -56,7 +56,7 @@ def fit_result(run_dir: Path, **changes: object) -> FitResult:
         num_documents=23_000,
         num_tokens=5_600_000,
         num_bases=4,
-        passes=1.0,
+        passes=[3.0, 3.0, 2.4, 2.4],
         scores=scores,
         weights=WEIGHTS,
         temperature=1.21,

@@ -32,7 +32,8 @@ from .finetuning import (
     train_classifier,
     without_base,
 )
-from .fitting import FitResult, fit, fit_examples
+from .fit_plan import FitLimit
+from .fitting import FitResult, fit, fit_again, fit_examples
 from .logistic import RegressionModel, TunedRegression, fit_in_space, fit_regression, unit_length
 from .neural import NeuralClassifier
 from .scoring import Evaluation, SetEvaluation, evaluate, evaluation, score_classifier
@@ -62,6 +63,7 @@ __all__ = [
     "Explainer",
     "Explanation",
     "FinetuneResult",
+    "FitLimit",
     "FitResult",
     "LatentModel",
     "LatentSpace",
@@ -85,6 +87,7 @@ __all__ = [
     "explanation_to_html",
     "finetune",
     "fit",
+    "fit_again",
     "fit_examples",
     "fit_in_space",
     "fit_linear",

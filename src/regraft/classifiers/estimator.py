@@ -22,6 +22,7 @@ from regraft.classifiers.finetuning import (
     start_from_scratch,
     texts_of,
 )
+from regraft.classifiers.fit_plan import FitLimit
 from regraft.classifiers.fitting import FitResult, fit_examples
 from regraft.config import SINGLE_LABEL, Task, check_task, replace, resolve
 from regraft.data import Content, Example, check_trainable, labels_of, split_examples
@@ -43,9 +44,10 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     base: None for the recipe, which pre-trains its own bases; else the base to fine-tune: run
     folder of a language model, Hugging Face folder, checkpoint of the lab, or "scratch". minutes:
-    time budget of the recipe. preset, size: as on the command line (by default the base's own).
-    epochs: passes over the data when fine-tuning. seed: of weights, order and dropout. settings:
-    others by name, such as {"train.lr": 3e-4}.
+    time budget of the recipe (30). num_bases: number of its bases, instead of minutes. preset,
+    size: as on the command line (by default the base's own). epochs: passes over the data when
+    fine-tuning. seed: of weights, order and dropout. settings: others by name, such as
+    {"train.lr": 3e-4}.
 
     X is a list of texts or, for fine-tuning, of pairs: tuples of two texts. Labels may be strings
     or numbers; `classes_` holds them as they were given. For fine-tuning, a text may have any
@@ -60,7 +62,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self,
         base: str | Path | None = None,
         *,
-        minutes: float = 30.0,
+        minutes: float | None = None,
+        num_bases: int | None = None,
         preset: str | None = None,
         size: str | None = None,
         epochs: int | None = None,
@@ -69,6 +72,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> None:
         self.base = base
         self.minutes = minutes
+        self.num_bases = num_bases
         self.preset = preset
         self.size = size
         self.epochs = epochs
@@ -191,7 +195,9 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             info = read_info(Path(run_dir))
             if "weights" in info.result:
                 estimator.result_ = FitResult.from_dict(info.result)
-                estimator.minutes = estimator.result_.minutes
+                result = estimator.result_
+                estimator.minutes = result.minutes
+                estimator.num_bases = result.num_bases if result.minutes is None else None
         estimator.classes_, estimator.classifier_ = classifier.classes_, classifier
         return estimator
 
@@ -227,7 +233,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 out=Path(folder) / "run",
                 # The files are ours, whatever columns the settings name.
                 settings=replace(settings, "data", text_column="text", encoding="utf-8"),
-                minutes=self.minutes,
+                limit=FitLimit.of(minutes=self.minutes, bases=self.num_bases),
                 progress=progress,
             )
             return load_classifier(Path(folder) / "run")

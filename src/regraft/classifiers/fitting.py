@@ -5,7 +5,6 @@ What the recipe consists of, and what each part is worth: docs/concepts/recipe.m
 
 import dataclasses
 import itertools
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,8 @@ from regraft.classifiers.embeddings import (
     load_embedding_base,
 )
 from regraft.classifiers.finetuning import examples_fingerprint
-from regraft.classifiers.fit_bases import Clock, can_teach, make_bases
+from regraft.classifiers.fit_bases import can_teach, make_bases
+from regraft.classifiers.fit_plan import Clock, FitLimit, read_plan
 from regraft.classifiers.held_out import ISSUES_NAME, HeldOut, MemberScore, find_label_issues
 from regraft.classifiers.logistic import RegressionModel, fit_in_space
 from regraft.classifiers.tfidf import fit_latent, fit_linear
@@ -47,16 +47,13 @@ from regraft.data import (
     write_store,
     write_view,
 )
-from regraft.errors import ConfigError, DataError
-from regraft.runtime import SILENT, Progress, num_processes
+from regraft.errors import ConfigError, DataError, RunFolderError
+from regraft.runtime import SILENT, Progress, duration, num_processes
 from regraft.stats import Interval
 from regraft.training import LoadedRun, RunFolder, RunInfo, open_run, read_info, read_settings
 
 # Fewer labels cannot show which member is better.
 FEWEST_LABELS = 10
-
-# A year: more is a typing error.
-MOST_MINUTES = 525_600
 
 # The most unlabelled texts that the latent member reads: it holds their words in memory.
 LATENT_TEXTS = 50_000
@@ -84,16 +81,26 @@ class FitResult:
     num_documents: int
     num_tokens: int
     num_bases: int
-    passes: float
+    # How often each base has seen the text.
+    passes: list[float]
     scores: dict[str, MemberScore]
     weights: dict[str, float]
     temperature: float
     # Rows of label_issues.csv, which are about the examples that were held out.
     num_label_issues: int
-    minutes: float
+    # The time budget; None if the number of bases was given.
+    minutes: float | None
     seconds: float
     # Documents like the labelled ones, where they are only a part of the text.
     num_alike: int | None = None
+    # The files it was made from: `text`, `train` and `valid`.
+    files: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def time_taken(self) -> str:
+        """In words, with the time budget if there was one."""
+        budget = "" if self.minutes is None else f" (budget {duration(60 * self.minutes)})"
+        return f"{duration(self.seconds)}{budget}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -118,16 +125,77 @@ def fit(
     valid: str | Path | None = None,
     out: str | Path,
     settings: Settings | None = None,
-    minutes: float = 30.0,
+    minutes: float | None = None,
+    bases: int | None = None,
     resume: bool = False,
     progress: Progress = SILENT,
 ) -> FitResult:
-    """Make a classifier from the examples in `train` and all `texts` in about `minutes`.
+    """Make a classifier from the examples in `train` and all `texts` in about `minutes` (30).
 
+    With a number of `bases` instead, the result does not depend on how busy the machine is.
     `settings` are those of pre-training, by default the preset `bag`. Without `valid` everything is
     chosen by cross-validation, so that members learn from all labels.
     """
-    settings = settings or resolve("pretrain", preset="bag")
+    return _fit_files(
+        texts,
+        train=train,
+        valid=valid,
+        out=out,
+        settings=settings or resolve("pretrain", preset="bag"),
+        limit=FitLimit.of(minutes=minutes, bases=bases),
+        resume=resume,
+        progress=progress,
+    )
+
+
+def fit_again(
+    like: str | Path,
+    *,
+    out: str | Path,
+    texts: Sequence[str | Path] = (),
+    train: str | Path | None = None,
+    valid: str | Path | None = None,
+    resume: bool = False,
+    progress: Progress = SILENT,
+) -> FitResult:
+    """Repeat the fit in the folder `like` with its settings, seed, number of bases and passes.
+
+    `texts`, `train` and `valid` name files that have moved since.
+    """
+    before, plan = read_finished(RunFolder(Path(like))), read_plan(Path(like))
+    if before is None or not before.files:
+        raise RunFolderError(
+            f"{like} is no finished run of `regraft fit`.",
+            "Only such a run can be repeated.",
+            remedy="Check the path of --from; an unfinished run goes on with --resume.",
+        )
+    valid_files = [valid] if valid is not None else before.files["valid"]
+    return _fit_files(
+        texts or before.files["text"],
+        train=train or before.files["train"][0],
+        valid=next(iter(valid_files), None),
+        out=out,
+        settings=read_settings(Path(like)),
+        limit=FitLimit.like(plan, minutes=before.minutes),
+        fingerprints=read_info(Path(like)).fingerprints,
+        resume=resume,
+        progress=progress,
+    )
+
+
+def _fit_files(
+    texts: Sequence[str | Path],
+    *,
+    train: str | Path,
+    valid: str | Path | None,
+    out: str | Path,
+    settings: Settings,
+    limit: FitLimit,
+    fingerprints: dict[str, str] | None = None,
+    resume: bool,
+    progress: Progress,
+) -> FitResult:
+    """The recipe for files; `fingerprints` are those of the data that they must hold."""
     if Path("-") in map(Path, texts):
         raise ConfigError(
             "--text is standard input, and the recipe reads its text more than once.",
@@ -135,6 +203,11 @@ def fit(
         )
     examples = load_examples(train, data=settings.data)
     watched = [] if valid is None else load_examples(valid, data=settings.data)
+    if fingerprints is not None:
+        _refuse_other_data(
+            _fingerprints(examples, watched, texts=[*texts, train]), before=fingerprints
+        )
+    files = {"text": texts, "train": [train], "valid": [] if valid is None else [valid]}
     return fit_examples(
         examples,
         watched=watched,
@@ -142,7 +215,8 @@ def fit(
         labelled=train,
         out=out,
         settings=settings,
-        minutes=minutes,
+        limit=limit,
+        files={name: list(map(str, paths)) for name, paths in files.items()},
         resume=resume,
         progress=progress,
     )
@@ -156,18 +230,15 @@ def fit_examples(
     labelled: str | Path,
     out: str | Path,
     settings: Settings,
-    minutes: float,
+    limit: FitLimit,
+    files: dict[str, list[str]] | None = None,
     resume: bool = False,
     progress: Progress = SILENT,
 ) -> FitResult:
-    """The recipe for examples in memory; `labelled` is a file with their texts."""
-    clock = Clock(time.perf_counter(), minutes * 60)
-    if not 0 < minutes <= MOST_MINUTES:
-        raise ConfigError(
-            f"--minutes is {minutes:g}.",
-            f"It is more than 0 and at most {MOST_MINUTES:,}.",
-            remedy="Use at least one minute, and half an hour for a large text.",
-        )
+    """The recipe for examples in memory; `labelled` is a file with their texts.
+
+    `files` are noted in the result.
+    """
     if num_processes() > 1:
         raise ConfigError(
             "regraft fit starts processes of its own, on one machine.",
@@ -183,7 +254,8 @@ def fit_examples(
             watched=watched,
             folder=folder,
             settings=settings,
-            clock=clock,
+            limit=limit,
+            files=files or {},
             resume=resume,
             progress=progress,
         )
@@ -216,14 +288,16 @@ def _fit(
     watched: Sequence[Example],
     folder: RunFolder,
     settings: Settings,
-    clock: Clock,
+    limit: FitLimit,
+    files: dict[str, list[str]],
     resume: bool,
     progress: Progress,
 ) -> FitResult:
-    labels = labels_of(examples)
+    labels, clock = labels_of(examples), Clock(folder.run_dir)
     tokenizer, settings = _begin(
         texts,
         examples=examples,
+        watched=watched,
         labels=labels,
         folder=folder,
         settings=settings,
@@ -233,6 +307,7 @@ def _fit(
     if (finished := read_finished(folder)) is not None:
         progress.say(f"{folder.run_dir} is complete already.")
         return finished
+    clock.save()
     corpus = _read_corpus(
         texts,
         examples=examples,
@@ -247,17 +322,19 @@ def _fit(
         examples=examples,
         watched=watched,
         labels=labels,
-        clock=clock,
+        minutes=limit.minutes,
         tokenizer=tokenizer,
         settings=settings,
         progress=progress,
     )
+    clock.save()
     bases, passes = _make_bases(
         corpus,
         tokenizer=tokenizer,
         folder=folder,
         settings=settings,
         num_examples=len(examples) + len(watched),
+        limit=limit,
         clock=clock,
         progress=progress,
     )
@@ -288,10 +365,12 @@ def _fit(
         weights=weights,
         temperature=temperature,
         num_label_issues=len(issues),
-        minutes=clock.budget_seconds / 60,
-        seconds=clock.gone,
+        minutes=limit.minutes,
+        seconds=clock.seconds,
+        files=files,
     )
     folder.complete(result.to_dict())
+    clock.remove()
     return result
 
 
@@ -350,29 +429,32 @@ def _make_bases(
     folder: RunFolder,
     settings: Settings,
     num_examples: int,
+    limit: FitLimit,
     clock: Clock,
     progress: Progress,
-) -> tuple[list[LoadedRun], float]:
+) -> tuple[list[LoadedRun], list[float]]:
     """The bases, none if the text cannot teach any, and how many passes each made over it."""
     if not can_teach(corpus.store, settings=settings, progress=progress):
-        return [], 0.0
-    num_bases, passes = make_bases(
+        return [], []
+    plan = make_bases(
         corpus.store_dir,
         folder=folder,
         settings=settings,
         tokenizer=tokenizer,
         num_examples=num_examples,
+        limit=limit,
         clock=clock,
         progress=progress,
     )
-    run_dirs = [base_dir(folder.run_dir, number) for number in range(num_bases)]
-    return [load_embedding_base(run_dir) for run_dir in run_dirs], passes
+    run_dirs = [base_dir(folder.run_dir, number) for number in range(len(plan.base_steps))]
+    return [load_embedding_base(run_dir) for run_dir in run_dirs], plan.passes
 
 
 def _begin(
     texts: Sequence[str | Path],
     *,
     examples: Sequence[Example],
+    watched: Sequence[Example],
     labels: Labels,
     folder: RunFolder,
     settings: Settings,
@@ -386,11 +468,28 @@ def _begin(
         settings = replace(settings, "tokenizer", kind=kind)
     else:
         tokenizer, settings = _train_tokenizer(texts, settings=settings, progress=progress)
-    source = source_fingerprint(texts)
-    fingerprints = {"train": examples_fingerprint(examples), "text": source or "standard input"}
+    fingerprints = _fingerprints(examples, watched, texts=texts)
     info = RunInfo(kind="blend", status="training", labels=labels.names, fingerprints=fingerprints)
     folder.start(info, settings=settings, tokenizer=tokenizer, resume=resume)
     return tokenizer, settings
+
+
+def _fingerprints(
+    examples: Sequence[Example], watched: Sequence[Example], *, texts: Sequence[str | Path]
+) -> dict[str, str]:
+    """Hashes of all that the recipe learns from; the last of the `texts` holds the examples."""
+    valid = {"valid": examples_fingerprint(watched)} if watched else {}
+    text = source_fingerprint(texts) or "standard input"
+    return {"train": examples_fingerprint(examples), "text": text, **valid}
+
+
+def _refuse_other_data(now: dict[str, str], *, before: dict[str, str]) -> None:
+    if changed := [name for name in {**now, **before} if now.get(name) != before.get(name)]:
+        raise DataError(
+            f"The data differ from those of the run to repeat: {', '.join(changed)}.",
+            "A fit is repeated on the same text and the same examples.",
+            remedy="Restore the files, or pass their new places with --text, --train and --valid.",
+        )
 
 
 def _train_tokenizer(
@@ -427,7 +526,7 @@ def _fit_members(
     examples: Sequence[Example],
     watched: Sequence[Example],
     labels: Labels,
-    clock: Clock,
+    minutes: float | None,
     tokenizer: Tokenizer,
     settings: Settings,
     progress: Progress,
@@ -441,7 +540,7 @@ def _fit_members(
     )
     if corpus.domain is not None:
         documents = corpus.domain.texts(documents, tokenizer=tokenizer)
-    stride = -(-corpus.num_documents // _latent_texts(clock.budget_seconds))
+    stride = -(-corpus.num_documents // _latent_texts(minutes))
     latent = fit_latent(
         examples,
         watched,
@@ -453,9 +552,11 @@ def _fit_members(
     return {"linear": linear, "latent": latent}
 
 
-def _latent_texts(budget_seconds: float) -> int:
+def _latent_texts(minutes: float | None) -> int:
     """Documents that the latent member reads at most: fewer where the minutes are short."""
-    affordable = int(LATENT_SHARE * budget_seconds / LATENT_SECONDS_PER_TEXT)
+    if minutes is None:
+        return LATENT_TEXTS
+    affordable = int(LATENT_SHARE * 60 * minutes / LATENT_SECONDS_PER_TEXT)
     return min(max(affordable, FEWEST_LATENT_TEXTS), LATENT_TEXTS)
 
 

@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from regraft.classifiers import (
+    FitLimit,
     LatentSpace,
     RegressionModel,
     TunedRegression,
@@ -362,7 +363,7 @@ class BlendTrainer:
                 labelled=labelled,
                 out=Path(folder) / "run",
                 settings=settings,
-                minutes=self.minutes,
+                limit=FitLimit.of(minutes=self.minutes),
                 progress=progress,
             )
             model = load_classifier(Path(folder) / "run")

@@ -3,6 +3,7 @@
 With a test file it is the report of that comparison, and adds how the classifier was made.
 """
 
+import itertools
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ from regraft.report.tables import (
     plain,
     to_csv,
 )
-from regraft.runtime import duration, write_json, write_text
+from regraft.runtime import counted, duration, write_json, write_text
 from regraft.training import read_info, read_settings
 
 if TYPE_CHECKING:
@@ -240,10 +241,9 @@ def _plan(made: _Made) -> list[Part]:
 def _plan_facts(made: _Made) -> list[tuple[str, str]]:
     result = made.result
     return [
-        ("time budget", f"{result.minutes:g} min"),
-        ("time taken", duration(result.seconds)),
+        ("time", result.time_taken),
         ("bases", f"{result.num_bases}"),
-        ("passes of each over the text", f"{result.passes:.2g}"),
+        ("passes over the text", _passes(result)),
         ("documents", f"{result.num_documents:,}"),
         ("tokens", f"{result.num_tokens:,}"),
         ("labelled examples", f"{result.num_train:,}"),
@@ -251,12 +251,18 @@ def _plan_facts(made: _Made) -> list[tuple[str, str]]:
     ]
 
 
+def _passes(result: FitResult) -> str:
+    groups = [(passes, len(list(group))) for passes, group in itertools.groupby(result.passes)]
+    return ", ".join(f"{passes:g} by {counted(number, 'base')}" for passes, number in groups) or "0"
+
+
 def _commands(made: _Made) -> list[tuple[str, str]]:
-    run_dir = shlex.quote(made.result.run_dir)
+    run_dir, files = shlex.quote(made.result.run_dir), made.result.files
     return [
         ("Predict", f"regraft predict {run_dir} FILE"),
         ("Score on more examples", f"regraft evaluate {run_dir} FILE"),
-        *([("Make it again", made.command)] if made.command else []),
+        *([("The command", made.command)] if made.command else []),
+        *([("Make the same again", f"regraft fit --from {run_dir} --out DIR")] if files else []),
     ]
 
 

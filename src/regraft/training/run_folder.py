@@ -129,7 +129,7 @@ class RunFolder:
             "Two runs cannot write into one folder.",
             remedy="Wait for it to end, stop it, or choose another --out.",
         )
-        lock = hold_lock(self.run_dir / _LOCK, busy=busy).lock
+        lock = hold_lock(self.run_dir / _LOCK, busy=busy, wait_seconds=_LOCK_SECONDS).lock
         try:
             yield
         finally:
@@ -296,6 +296,8 @@ def open_run(out: str | Path, *, resume: bool) -> Iterator[tuple[RunFolder, bool
 
 
 _LOCK = "run.lock"
+# A worker process outlives a parent that was killed by a second or more.
+_LOCK_SECONDS = 5.0
 BEFORE_RUN_JSON = ("tokenizer.json", ROLES_NAME, "config.json")
 
 

@@ -178,10 +178,8 @@ def compare(
         )
     else:
         how = execution.arguments("again")
-        _refuse_choices(
-            {**vars(design), **vars(budget), **vars(reading), "documents": documents},
-            choices=choices,
-        )
+        given = {**vars(design), **vars(budget), **vars(reading), "documents": documents}
+        options.refuse_repeated("comparison", given, choices=choices)
         comparison = _repeat(like, inputs=inputs, how=how, output=output)
     from regraft.report import comparison_to_dict, write_report
 
@@ -203,7 +201,7 @@ def _compare(
 ) -> "Comparison":
     for name, what in (("train", "train on"), ("valid", "validate on"), ("test", "test on")):
         if name not in inputs.files():
-            raise _missing(f"--{name}", f"the examples to {what}")
+            raise options.missing(f"--{name}", f"the examples to {what}")
     (_, base), *more_bases = _named_bases(inputs.bases).items()
     check_preset_of(base, choices)
     settings = settings_from(
@@ -259,7 +257,7 @@ def _named_base(word: str) -> tuple[str, Path]:
 def _named_bases(words: list[str] | None) -> dict[str, Path]:
     """Paths by name; the first base needs none, others are named after their folder."""
     if not words:
-        raise _missing("--base", "the pre-trained model")
+        raise options.missing("--base", "the pre-trained model")
     named: dict[str, Path] = {}
     for number, (name, path) in enumerate(map(_named_base, words)):
         name = (name or path.stem) if number else ""
@@ -271,23 +269,6 @@ def _named_bases(words: list[str] | None) -> dict[str, Path]:
             )
         named[name] = path
     return named
-
-
-def _missing(flag: str, what: str) -> ConfigError:
-    return ConfigError(f"{flag} is missing.", f"It names {what}.", remedy=f"Add {flag}.")
-
-
-def _refuse_choices(values: dict[str, Any], *, choices: options.Choices) -> None:
-    """A repeated comparison takes arms, seeds and settings from its report."""
-    flags = {f"--{name.replace('_', '-')}": value for name, value in values.items()}
-    flags |= {"--config": choices.config, "--preset": choices.preset, "--set": choices.assignments}
-    given = [flag for flag, value in flags.items() if value]
-    if given:
-        raise ConfigError(
-            f"{', '.join(given)} cannot change a comparison that is repeated.",
-            "--from takes arms, seeds and settings from the report.",
-            remedy="Omit it, or run a new comparison without --from.",
-        )
 
 
 def _split(text: str) -> list[str]:

@@ -375,3 +375,22 @@ def check_base_fixes(
                 f"{flag} {value} cannot change the {what} of the base {base}.",
                 remedy=f"Omit {flag}, or {remedy}.",
             )
+
+
+def missing(flag: str, what: str) -> ConfigError:
+    """The error for an option that must be given."""
+    return ConfigError(f"{flag} is missing.", f"It names {what}.", remedy=f"Add {flag}.")
+
+
+def refuse_repeated(what: str, values: dict[str, Any], *, choices: Overrides) -> None:
+    """Refuse options that would change what --from repeats; files may have moved."""
+    flags = {f"--{name.replace('_', '-')}": value for name, value in values.items()}
+    more = {"assignments": "--set", "config": "--config", "preset": "--preset"}
+    flags |= {more[name]: value for name, value in vars(choices).items()}
+    given = [flag for flag, value in flags.items() if value not in (None, [])]
+    if given:
+        raise ConfigError(
+            f"{', '.join(given)} cannot change a {what} that is repeated.",
+            "--from takes all but files from the earlier run.",
+            remedy=f"Omit it, or run a new {what} without --from.",
+        )

@@ -306,8 +306,7 @@ def show_fitted(result: "FitResult", *, tested: "Comparison | None") -> None:
     alike = "" if result.num_alike is None else f" ({result.num_alike:,} like the labelled ones)"
     terminal.show_line(
         f"{result.num_train:,} labels, {result.num_documents:,} documents of {result.num_tokens:,} "
-        f"tokens{alike}, {counted(result.num_bases, 'base')}; "
-        f"{duration(result.seconds)} of {result.minutes:g} min."
+        f"tokens{alike}, {counted(result.num_bases, 'base')}; {result.time_taken}."
     )
     if tested is not None:
         for warning in tested.warnings:
