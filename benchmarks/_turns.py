@@ -171,7 +171,7 @@ def has_transformers() -> bool:
     """Is the `bench` extra here? If not, say what to install; the other contenders still run."""
     if importlib.util.find_spec("transformers") and importlib.util.find_spec("accelerate"):
         return True
-    print("Without transformers. To see this peer: pip install 'regraft[bench]'", file=sys.stderr)
+    print("Without transformers. To see this peer: pip install '.[bench]'", file=sys.stderr)
     return False
 
 

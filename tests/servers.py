@@ -110,9 +110,14 @@ class Client:
         self._connection.close()
 
 
+REGRAFT = (sys.executable, "-m", "regraft")
+
+
 @contextlib.contextmanager
-def served(run_dir: Path, *options: object) -> Iterator[Served]:
-    command = [sys.executable, "-m", "regraft", "serve", run_dir, "--port", 0, *options]
+def served(
+    run_dir: Path, *options: object, program: Sequence[object] = REGRAFT
+) -> Iterator[Served]:
+    command = [*program, "serve", run_dir, "--port", 0, *options]
     process = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True)
     try:
         said = ""

@@ -1,13 +1,19 @@
-"""Folders of `regraft fit` with four tiny bases, made once a session: for reading only."""
+"""Tiny blends: folders of `regraft fit` with four bases, made once a session, and one of none."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from regraft.classifiers.blend import Blend
 from regraft.classifiers.fitting import fit
+from regraft.classifiers.tfidf import fit_latent, fit_linear
 from regraft.config.resolution import resolve
 from regraft.data.synthetic import synthetic_reviews
+from regraft.data.text.records import labels_of
+from regraft.data.tokens.training import train_tokenizer
+from regraft.training.run_folder import RunInfo
 
 TINY_BAG = {
     "model.width": 16,
@@ -36,3 +42,26 @@ def blend_dir(factory: pytest.TempPathFactory, *, num_labels: int) -> Path:
         out = folder / "run"
         fit([folder / "text.txt"], train=train, out=out, settings=settings, bases=2)
     return folder / "run"
+
+
+def light_blend(num_labels: int = 2) -> Blend:
+    """Two members that count words, and no base: what a machine without torch can read."""
+    reviews = synthetic_reviews(num_documents=90, seed=3)
+    examples = [
+        replace(review, label=review.label if num_labels == 2 or row % 3 else "so so")
+        for row, review in enumerate(reviews)
+    ]
+    labels = labels_of(examples)
+    weights = {"linear": 0.6, "latent": 0.4}
+    result = {"labels": list(labels.names), "weights": weights, "temperature": 1.25}
+    settings = resolve("pretrain", preset="bag", overrides=TINY_BAG)
+    texts = [review.text for review in reviews]
+    return Blend(
+        info=RunInfo(kind="blend", status="complete", labels=labels.names, result=result),
+        settings=settings,
+        tokenizer=train_tokenizer(texts, settings=settings.tokenizer),
+        by_name={
+            "linear": fit_linear(examples, None, labels=labels),
+            "latent": fit_latent(examples, None, labels=labels, texts=texts),
+        },
+    )

@@ -17,7 +17,10 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("regraft")
-    return _attribute(name)
+    from regraft.runtime import optional
+
+    with optional(f"regraft.{name}", extra="train"):
+        return _attribute(name)
 
 
 def __dir__() -> list[str]:

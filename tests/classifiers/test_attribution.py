@@ -13,14 +13,13 @@ from torch import nn
 from regraft.classifiers.attribution import (
     MAX_CHARACTERS,
     MOST_LEFT_OUT,
-    SMALL_GAP,
-    SMALL_GAP_SHARE,
     Explainer,
     explain_text,
     log_odds,
     rank_correlation,
 )
 from regraft.classifiers.base import load_classifier
+from regraft.classifiers.gradients import SMALL_GAP, SMALL_GAP_SHARE
 from regraft.data.words import spread_over_words
 from regraft.errors import ConfigError, DataError, RunFolderError
 from regraft.runtime.files import write_json

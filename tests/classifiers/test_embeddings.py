@@ -5,8 +5,8 @@ import pytest
 
 from regraft.classifiers.embeddings import MOST_WINDOWS, document_vectors, text_windows
 from regraft.config.resolution import resolve
+from regraft.training.loaded_run import LoadedRun, load_run
 from regraft.training.pretraining import pretrain
-from regraft.training.run_folder import LoadedRun, load_run
 
 SMALL = {
     "model.width": 12,

@@ -17,7 +17,7 @@ from regraft.classifiers.base import load_classifier
 from regraft.classifiers.estimator import TextClassifier
 from regraft.data.synthetic import synthetic_reviews
 from regraft.errors import ConfigError, DataError, RegraftError, RunFolderError
-from regraft.training.run_folder import load_run
+from regraft.training.loaded_run import load_run
 
 TEXTS = [text for text, _ in make_examples(24)]
 NAMES = [label for _, label in make_examples(24)]

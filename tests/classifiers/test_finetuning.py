@@ -31,7 +31,8 @@ from regraft.errors import ConfigError, DataError, RunFolderError
 from regraft.models.heads import Model
 from regraft.stats.metrics import accuracy, cross_entropy, fit_temperature, tempered
 from regraft.training.inference import class_probabilities
-from regraft.training.run_folder import load_run, read_metrics
+from regraft.training.loaded_run import load_run
+from regraft.training.run_folder import read_metrics
 
 FILES = ["config.json", "metrics.jsonl", "model.safetensors", "run.json", "tokenizer.json"]
 

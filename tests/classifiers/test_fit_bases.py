@@ -27,8 +27,9 @@ from regraft.data.tokens.store_writer import write_store
 from regraft.data.tokens.tokenizer import Tokenizer
 from regraft.data.tokens.training import train_tokenizer
 from regraft.errors import RunFolderError
+from regraft.training.loaded_run import load_run
 from regraft.training.pretraining import pretrain
-from regraft.training.run_folder import RunFolder, load_run, read_info, read_settings
+from regraft.training.run_folder import RunFolder, read_info, read_settings
 
 SETTINGS = resolve(
     "pretrain",

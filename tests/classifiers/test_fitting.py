@@ -18,7 +18,8 @@ from regraft.data.synthetic import synthetic_reviews
 from regraft.data.text.label_issues import read_label_issues
 from regraft.data.text.readers import load_examples
 from regraft.errors import ConfigError, DataError, RunFolderError
-from regraft.training.run_folder import load_run, read_settings
+from regraft.training.loaded_run import load_run
+from regraft.training.run_folder import read_settings
 
 SMALL = {
     "model.width": 16,

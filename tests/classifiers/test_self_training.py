@@ -21,7 +21,7 @@ from regraft.classifiers.self_training import (
 from regraft.config.resolution import resolve
 from regraft.config.schema import Settings
 from regraft.errors import ConfigError, DataError
-from regraft.training.run_folder import load_run
+from regraft.training.loaded_run import load_run
 
 
 @pytest.fixture

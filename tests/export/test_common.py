@@ -21,7 +21,7 @@ from regraft.export.common import (
     special_names,
 )
 from regraft.models.heads import Model, NoHead
-from regraft.training.run_folder import LoadedRun, load_run
+from regraft.training.loaded_run import LoadedRun, load_run
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,8 @@ def test_missing_extra_says_what_to_install(monkeypatch):
     with pytest.raises(ConfigError) as caught:
         needed("onnxruntime.quantization", extra="onnx")
     assert str(caught.value) == (
-        "This export needs onnxruntime, which is not installed. Run `pip install 'regraft[onnx]'`."
+        "This export needs onnxruntime, which is not installed. The extra `onnx` brings it. In "
+        "your clone of regraft, run `pip install '.[onnx]'`."
     )
 
 

@@ -22,7 +22,7 @@ from regraft.export.common import TOLERANCE, ExportResult
 from regraft.export.huggingface import export_huggingface
 from regraft.models.layers import places_in_document
 from regraft.training.generation import generate
-from regraft.training.run_folder import load_run
+from regraft.training.loaded_run import load_run
 
 transformers = pytest.importorskip("transformers")
 

@@ -5,7 +5,7 @@ from random_runs import tiny_tokenizer, write_run
 
 from regraft.errors import ConfigError
 from regraft.export.mapping import check_expressible, translations
-from regraft.training.run_folder import load_run
+from regraft.training.loaded_run import load_run
 
 
 @pytest.fixture(scope="module")

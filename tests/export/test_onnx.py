@@ -17,7 +17,7 @@ from regraft.export import onnx_graph as graph
 from regraft.export.common import TOLERANCE
 from regraft.export.onnx import export_onnx
 from regraft.models.bag import pair_key
-from regraft.training.run_folder import load_run
+from regraft.training.loaded_run import load_run
 
 onnxruntime = pytest.importorskip("onnxruntime")
 

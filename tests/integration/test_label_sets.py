@@ -29,7 +29,8 @@ from regraft.export.huggingface import export_huggingface
 from regraft.export.onnx import export_onnx
 from regraft.stats.metrics import f1_thresholds, fit_temperature, tempered
 from regraft.training.inference import label_probabilities
-from regraft.training.run_folder import load_run, read_info, read_metrics
+from regraft.training.loaded_run import load_run
+from regraft.training.run_folder import read_info, read_metrics
 
 SET_TINY = [f"--set={key}={value}" for key, value in TINY.items()]
 WORDS = {"art": "a painting", "food": "a soup", "travel": "a train"}

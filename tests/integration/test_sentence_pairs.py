@@ -22,7 +22,8 @@ from regraft.errors import ConfigError, DataError, RunFolderError
 from regraft.export.huggingface import export_huggingface
 from regraft.export.onnx import export_onnx
 from regraft.training.inference import class_probabilities
-from regraft.training.run_folder import load_run, read_settings
+from regraft.training.loaded_run import load_run
+from regraft.training.run_folder import read_settings
 
 SET_TINY = [f"--set={key}={value}" for key, value in TINY.items()]
 

@@ -16,7 +16,7 @@ from regraft.errors import ConfigError
 from regraft.models.heads import ClassifierHead, Model
 from regraft.models.huggingface import load_foreign
 from regraft.models.lowrank import add_adapters, merge_adapters
-from regraft.training.run_folder import load_run
+from regraft.training.loaded_run import load_run
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,9 @@ from regraft.config.resolution import resolve
 from regraft.config.schema import Settings
 from regraft.errors import ConfigError, RunFolderError
 from regraft.training.adaptation import adapt, adapted_dir
+from regraft.training.loaded_run import load_run
 from regraft.training.pretraining import pretrain
-from regraft.training.run_folder import load_run, read_info, read_settings
+from regraft.training.run_folder import read_info, read_settings
 
 
 @pytest.fixture

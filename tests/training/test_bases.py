@@ -24,7 +24,7 @@ from regraft.models.layers import sinusoidal_positions, square_mask
 from regraft.training import bases
 from regraft.training.bases import import_lab_file, load_base, load_lab_file, read_base_settings
 from regraft.training.generation import generate
-from regraft.training.run_folder import load_run
+from regraft.training.loaded_run import load_run
 
 WIDTH, NUM_LAYERS, NUM_HEADS, LENGTH = 12, 3, 2, 40
 

@@ -12,7 +12,8 @@ from regraft.errors import ConfigError
 from regraft.models.heads import build_language_model
 from regraft.runtime.hardware import seed_generator
 from regraft.training.generation import _choose, fill, generate
-from regraft.training.run_folder import LoadedRun, RunInfo
+from regraft.training.loaded_run import LoadedRun
+from regraft.training.run_folder import RunInfo
 
 
 @pytest.fixture

@@ -16,8 +16,9 @@ from safetensors.torch import load_file
 from regraft.config.resolution import replace, resolve
 from regraft.config.schema import Settings
 from regraft.errors import DataError, RunFolderError
+from regraft.training.loaded_run import load_run
 from regraft.training.pretraining import pretrain
-from regraft.training.run_folder import load_run, read_metrics
+from regraft.training.run_folder import read_metrics
 
 FILES = ["config.json", "metrics.jsonl", "model.safetensors", "run.json", "tokenizer.json"]
 

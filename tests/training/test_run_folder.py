@@ -17,10 +17,10 @@ from regraft.data.tokens.training import train_tokenizer
 from regraft.errors import DiskError, RunFolderError
 from regraft.models.heads import Model, build_classifier, build_language_model
 from regraft.runtime.hardware import seeded
+from regraft.training.loaded_run import load_run
 from regraft.training.run_folder import (
     RunFolder,
     RunInfo,
-    load_run,
     read_info,
     read_metrics,
     read_settings,

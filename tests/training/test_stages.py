@@ -15,8 +15,9 @@ from regraft.config.resolution import replace, resolve
 from regraft.config.schema import Settings
 from regraft.errors import ConfigError, RunFolderError
 from regraft.models.backbones import Transformer
+from regraft.training.loaded_run import load_run
 from regraft.training.pretraining import pretrain
-from regraft.training.run_folder import load_run, read_info, read_metrics
+from regraft.training.run_folder import read_info, read_metrics
 
 WORDS = [a + b + c for a in ("ba", "do", "ki", "lu") for b in ("ra", "se", "ti") for c in "mnst"]
 ALL = "words,documents,language"

@@ -22,10 +22,8 @@ from .explanation import (
     trust_facts,
 )
 from .finetuning import (
-    VALID_SHARE,
     FinetuneResult,
     Start,
-    examples_fingerprint,
     finetune,
     load_splits,
     start_from_base,
@@ -53,7 +51,6 @@ from .weights import blended
 
 __all__ = [
     "NUM_LEVELS",
-    "VALID_SHARE",
     "BaseSpace",
     "Blend",
     "Classifier",
@@ -82,7 +79,6 @@ __all__ = [
     "document_vectors",
     "evaluate",
     "evaluation",
-    "examples_fingerprint",
     "explanation_css",
     "explanation_to_html",
     "finetune",

@@ -19,7 +19,7 @@ from regraft.classifiers.explanation import Attribution, Method
 from regraft.config import DataSettings, Registry, Task
 from regraft.data import Content, Span
 from regraft.errors import DataError, RunFolderError
-from regraft.runtime import SILENT, Progress, fingerprint
+from regraft.runtime import SILENT, Progress, fingerprint, optional
 
 if TYPE_CHECKING:
     from regraft.training import LoadedRun
@@ -190,7 +190,8 @@ def classifier_kinds() -> tuple[str, ...]:
 def classifier_class(kind: str, *, source: str | Path) -> type[Classifier]:
     """The class registered for a kind; RunFolderError, naming the source, if there is none."""
     if kind not in _KINDS and kind in _BUILT_IN:
-        importlib.import_module(_BUILT_IN[kind])
+        with optional(f"The classifier of kind {kind} in {source}", extra="train"):
+            importlib.import_module(_BUILT_IN[kind])
     if kind not in _KINDS:
         raise RunFolderError(
             f"{source} holds a classifier of kind {kind!r}, which this regraft does not know.",

@@ -14,9 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from regraft.classifiers.base import Classifier, load_classifier
 from regraft.classifiers.epochs import EpochRecord
 from regraft.classifiers.finetuning import (
-    VALID_SHARE,
     Start,
-    examples_fingerprint,
     finetune_examples,
     start_from_base,
     start_from_scratch,
@@ -25,7 +23,15 @@ from regraft.classifiers.finetuning import (
 from regraft.classifiers.fit_plan import FitLimit
 from regraft.classifiers.fitting import FitResult, fit_examples
 from regraft.config import SINGLE_LABEL, Task, check_task, replace, resolve
-from regraft.data import Content, Example, check_trainable, labels_of, split_examples
+from regraft.data import (
+    VALID_SHARE,
+    Content,
+    Example,
+    check_trainable,
+    examples_fingerprint,
+    labels_of,
+    split_examples,
+)
 from regraft.errors import ConfigError, DataError
 from regraft.runtime import SILENT, Progress, write_text
 from regraft.training import RunFolder, RunInfo, read_base_settings, read_info

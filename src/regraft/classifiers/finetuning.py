@@ -34,6 +34,7 @@ from regraft.config import (
     with_base,
 )
 from regraft.data import (
+    VALID_SHARE,
     Example,
     ExampleRows,
     Labels,
@@ -42,6 +43,7 @@ from regraft.data import (
     check_labels_known,
     check_trainable,
     example_rows,
+    examples_fingerprint,
     labels_of,
     load_examples,
     load_tokenizer,
@@ -63,7 +65,7 @@ from regraft.models import (
     merge_adapters,
     with_dropout,
 )
-from regraft.runtime import SILENT, Progress, device, fingerprint, seeded, world
+from regraft.runtime import SILENT, Progress, device, seeded, world
 from regraft.stats import accuracy, best_micro_f1
 from regraft.training import (
     BEST,
@@ -91,9 +93,6 @@ from regraft.training import (
 
 # The score on valid after every epoch: for one label per text, and for label sets.
 ACCURACY, MICRO_F1 = "accuracy", "micro-F1"
-
-# Share of the training examples that is held out when no valid file is given.
-VALID_SHARE = 0.15
 
 # Settings of `train` that change how a base is used.
 _OF_A_BASE = ("base_rate", "unfreeze_every", "reinit_layers", "lora_rank", "auxiliary_weight")
@@ -460,12 +459,6 @@ def texts_of(examples: Sequence[Example]) -> list[str]:
     """All texts, both of a pair: what a tokenizer is trained on."""
     pairs = [example.pair for example in examples if example.pair is not None]
     return [*(example.text for example in examples), *pairs]
-
-
-def examples_fingerprint(examples: Sequence[Example]) -> str:
-    """A hash of texts and labels in order."""
-    parts = ((e.text, e.label) if e.pair is None else (e.text, e.pair, e.label) for e in examples)
-    return fingerprint(part for example in parts for part in example)
 
 
 def train_classifier(

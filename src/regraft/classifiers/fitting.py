@@ -18,7 +18,6 @@ from regraft.classifiers.embeddings import (
     base_dir,
     load_embedding_base,
 )
-from regraft.classifiers.finetuning import examples_fingerprint
 from regraft.classifiers.fit_bases import can_teach, make_bases
 from regraft.classifiers.fit_plan import Clock, FitLimit, read_plan
 from regraft.classifiers.held_out import ISSUES_NAME, HeldOut, MemberScore, find_label_issues
@@ -33,6 +32,7 @@ from regraft.data import (
     TokenStore,
     check_labels_known,
     check_trainable,
+    examples_fingerprint,
     find_domain,
     known_share,
     label_warnings,

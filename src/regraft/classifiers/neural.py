@@ -117,7 +117,7 @@ class NeuralClassifier(Classifier):
         """Integrated gradients or leave-one-out."""
         if method != "integrated-gradients":
             return super().attributions(text, spans, target=target, method=method)
-        from regraft.classifiers.attribution import integrated_gradients
+        from regraft.classifiers.gradients import integrated_gradients
 
         return integrated_gradients(self.run, text, spans, target=target)
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from regraft.classifiers import Start, examples_fingerprint
+from regraft.classifiers import Start
 from regraft.comparison.results import OUTCOMES_NAME, Comparison, Outcomes
 from regraft.comparison.test_set import file_fingerprint
 from regraft.config import (
@@ -22,7 +22,15 @@ from regraft.config import (
     settings_from_dict,
     settings_to_dict,
 )
-from regraft.data import ALL, Example, ExampleRows, Labels, example_rows, labels_of
+from regraft.data import (
+    ALL,
+    Example,
+    ExampleRows,
+    Labels,
+    example_rows,
+    examples_fingerprint,
+    labels_of,
+)
 from regraft.errors import ConfigError, DataError, RunFolderError
 from regraft.training import read_base_settings
 

@@ -17,14 +17,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from regraft.classifiers import VALID_SHARE, examples_fingerprint
 from regraft.comparison.results import Opening
 from regraft.config import DataSettings
 from regraft.data import (
     STANDARD_INPUT,
+    VALID_SHARE,
     Document,
     Example,
     duplicate_key,
+    examples_fingerprint,
     find_leaks,
     load_examples,
     read_documents,

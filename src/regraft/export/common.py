@@ -19,6 +19,7 @@ from regraft.config import ModelSettings
 from regraft.data import Content
 from regraft.errors import ConfigError, RegraftError
 from regraft.models import NoHead
+from regraft.runtime import optional
 from regraft.training import LoadedRun
 
 # The largest difference between a score of ours and the export's.
@@ -100,13 +101,8 @@ class ExportResult:
 
 def needed(module: str, *, extra: str) -> Any:
     """A module that only an extra of regraft installs."""
-    try:
+    with optional("This export", extra=extra):
         return importlib.import_module(module)
-    except ImportError as error:
-        raise ConfigError(
-            f"This export needs {module.partition('.')[0]}, which is not installed.",
-            remedy=f"Run `pip install 'regraft[{extra}]'`.",
-        ) from error
 
 
 def check_family(run: LoadedRun) -> None:

@@ -19,13 +19,12 @@ from .heads import (
 )
 from .huggingface import (
     ForeignBackbone,
-    has_classification_head,
-    is_foreign_folder,
     load_foreign,
     load_sequence_classifier,
     quiet_transformers,
     with_dropout,
 )
+from .huggingface_folder import has_classification_head, is_foreign_folder
 from .inspection import (
     AttentionWeights,
     Mask,

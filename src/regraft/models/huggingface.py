@@ -18,9 +18,9 @@ from regraft.config import DataSettings, ModelSettings, Settings, settings_from_
 from regraft.data import Tokenizer, parse_tokenizer
 from regraft.errors import ConfigError, RunFolderError
 from regraft.models.backbones import Backbone, register_family
+from regraft.models.huggingface_folder import CONFIG_NAME, read_config
 from regraft.models.layers import KeyValueCache, is_right_padded
-
-CONFIG_NAME = "config.json"
+from regraft.runtime import optional
 
 # What configurations call the fields of ModelSettings. The first name present is read; a dropout is
 # changed under all of its names.
@@ -189,20 +189,6 @@ class ForeignBase:
     tokenizer: Tokenizer
 
 
-def is_foreign_folder(path: Path) -> bool:
-    """Does the folder have a Hugging Face configuration?"""
-    return "model_type" in _read_config(path)
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    """config.json; empty if there is none, or if it cannot be read."""
-    try:
-        values = json.loads((path / CONFIG_NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return values if isinstance(values, dict) else {}
-
-
 def load_foreign(path: Path) -> ForeignBase:
     """The model and tokenizer of a Hugging Face folder; no network, no code from the folder."""
     _check_files(path)
@@ -216,13 +202,13 @@ def load_foreign(path: Path) -> ForeignBase:
 
 
 def _check_files(path: Path) -> None:
-    if _read_config(path).get("quantization_config") is not None:
+    if read_config(path).get("quantization_config") is not None:
         _refuse(
             f"The base {path} is quantised.",
             "Its weights are rounded and cannot be trained.",
             remedy="Use the original folder, in full precision.",
         )
-    if any("/" in str(_read_config(path).get(name)) for name in _ATTENTION):
+    if any("/" in str(read_config(path).get(name)) for name in _ATTENTION):
         _refuse(
             f"The base {path} names code for its attention that would be downloaded.",
             "Nothing is downloaded, and code from elsewhere is never run.",
@@ -255,7 +241,7 @@ def _check_files(path: Path) -> None:
 def _load_config(path: Path) -> Any:
     from transformers import CONFIG_MAPPING, AutoConfig
 
-    model_type = _read_config(path)["model_type"]
+    model_type = read_config(path)["model_type"]
     if model_type not in CONFIG_MAPPING:
         _refuse(
             f"The base {path} is of the type {model_type!r}, which transformers does not know.",
@@ -274,12 +260,6 @@ def _load_config(path: Path) -> Any:
         )
     config.use_cache = False
     return config
-
-
-def has_classification_head(path: Path) -> bool:
-    """Whether a folder holds a Hugging Face model for the classification of texts."""
-    names = _read_config(path).get("architectures") or []
-    return any(str(name).endswith("ForSequenceClassification") for name in names)
 
 
 def load_sequence_classifier(path: Path) -> tuple[Any, Any, int]:
@@ -440,14 +420,8 @@ def _num_parameters(module: nn.Module) -> int:
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
     """Import transformers inside: no progress bars, no warnings about unused heads."""
-    try:
+    with optional("A Hugging Face model", extra="hf"):
         from transformers.utils import logging
-    except ImportError as error:
-        raise ConfigError(
-            "This base is a Hugging Face model, and transformers is not installed.",
-            "regraft reads such models through its extra `hf`.",
-            remedy="Run: pip install 'regraft[hf]'.",
-        ) from error
     verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

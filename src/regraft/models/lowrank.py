@@ -8,10 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from regraft.errors import ConfigError
 from regraft.models.heads import Model
 from regraft.models.huggingface import ForeignBackbone
-from regraft.runtime import seeded
+from regraft.runtime import optional, seeded
 
 # What the adapters add is scaled by this over the square root of their rank (Kalajdzievski 2023):
 # one learning rate then serves all ranks.
@@ -23,15 +22,9 @@ def add_adapters(model: Model, *, rank: int, seed: int) -> Any:
 
     Returns peft's own object, for `merge_adapters`. At first the adapters have no effect.
     """
-    try:
+    with optional("train.lora_rank", extra="lora"):
         from peft import LoraConfig
         from peft.tuners.lora import LoraModel
-    except ImportError as error:
-        raise ConfigError(
-            f"train.lora_rank is {rank}, and peft is not installed.",
-            "regraft makes such adapters through its extra `lora`.",
-            remedy="Run: pip install 'regraft[lora]'.",
-        ) from error
     backbone = model.backbone
     assert isinstance(backbone, ForeignBackbone), "settings allow adapters on foreign bases only"
     in_layers = set(backbone.blocks.modules())

@@ -1,5 +1,6 @@
 from .distributed import joined, world
 from .eta import GUESSED_FLOPS, Forecast, Forecasting
+from .extras import check_training, install_command, optional
 from .files import (
     FORMAT_VERSION,
     check_format,
@@ -48,6 +49,7 @@ __all__ = [
     "Progress",
     "autocast",
     "check_format",
+    "check_training",
     "cluster_size",
     "counted",
     "device",
@@ -59,6 +61,7 @@ __all__ = [
     "fingerprint",
     "hashed_number",
     "hold_lock",
+    "install_command",
     "interruptible",
     "is_first_process",
     "is_out_of_memory",
@@ -68,6 +71,7 @@ __all__ = [
     "matrix_speed",
     "num_processes",
     "num_restarts",
+    "optional",
     "output_path",
     "read_blocks",
     "results",

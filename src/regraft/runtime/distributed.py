@@ -1,23 +1,20 @@
 """The processes of a torchrun launch: ranks, sums over all of them, barriers.
 
-A single process is a world of size one.
+A single process is a world of size one, and needs no torch.
 """
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import distributed
-from torch.distributed.distributed_c10d import PrefixStore
-from torch.distributed.rendezvous import rendezvous
 
 from regraft.errors import TrainingError
-from regraft.runtime.launch import num_restarts
+from regraft.runtime.launch import launch_id, num_restarts
 
 # The first process may train a tokenizer and encode the corpus while others wait. A dead process is
 # noticed at once, because its connection closes.
@@ -40,6 +37,9 @@ class World:
         """Each value summed over all processes; all of them get the same numbers."""
         if self.size == 1:
             return values
+        import torch
+        from torch import distributed
+
         tensor = torch.tensor(values, dtype=torch.float64)
         distributed.all_reduce(tensor)
         return tuple(tensor.tolist())
@@ -55,22 +55,37 @@ class World:
     def wait(self) -> None:
         """Wait until every process gets here."""
         if self.size > 1:
+            from torch import distributed
+
             distributed.barrier()
 
 
 def world() -> World:
     """The world this process belongs to."""
-    if distributed.is_available() and distributed.is_initialized():
-        return World(distributed.get_rank(), distributed.get_world_size())
-    return World()
+    if not _is_joined():
+        return World()
+    from torch import distributed
+
+    return World(distributed.get_rank(), distributed.get_world_size())
+
+
+def _is_joined() -> bool:
+    # Where torch was not imported, this process has joined no other.
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and distributed.is_available() and distributed.is_initialized()
 
 
 @contextlib.contextmanager
 def joined() -> Iterator[World]:
     """Inside the block, the processes launched by torchrun form one world."""
-    if not distributed.is_torchelastic_launched() or distributed.is_initialized():
+    if launch_id() is None or _is_joined():
         yield world()
         return
+    import torch
+    from torch import distributed
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     store, rank, size = next(rendezvous("env://", timeout=PATIENCE))

@@ -134,11 +134,14 @@ def seeded(seed: int, *, stream: str) -> Iterator[None]:
 
 def environment() -> dict[str, str]:
     """Versions and hardware, for the run folder and the report."""
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
-    names = ("regraft", "torch", "tokenizers", "scikit-learn", "numpy")
+    versions = {}
+    for name in ("regraft", "torch", "tokenizers", "scikit-learn", "numpy"):
+        with contextlib.suppress(PackageNotFoundError):  # the core works without some of them
+            versions[name] = version(name)
     return {
-        **{name: version(name) for name in names},
+        **versions,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "cores": str(os.cpu_count()),

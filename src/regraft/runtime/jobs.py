@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from regraft.errors import ConfigError, TrainingError
+from regraft.runtime.extras import optional
 from regraft.runtime.hardware import keep_memory
 from regraft.runtime.progress import SILENT, Progress
 
@@ -269,13 +270,8 @@ def _end_with_parent() -> None:
 
 
 def _connected(address: str) -> Any:
-    try:
+    with optional("--cluster", extra="cluster"):
         from distributed import Client
-    except ImportError as error:
-        raise ConfigError(
-            "--cluster needs Dask, which is not installed.",
-            remedy="Run: pip install 'regraft[cluster]'.",
-        ) from error
     try:
         _knock(address)
         return Client(address, timeout=SECONDS_TO_CONNECT, set_as_default=False)

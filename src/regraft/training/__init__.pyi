@@ -2,7 +2,6 @@ from .adaptation import adapt, check_one_process
 from .bases import (
     assumed_heads,
     check_preset,
-    check_run_folder,
     import_lab_file,
     load_base,
     read_base_settings,
@@ -20,6 +19,7 @@ from .inference import (
     pooled_vectors,
     probabilities_of,
 )
+from .loaded_run import LoadedRun, load_run
 from .loop import BEST, MEAN, TrainState, build_state, num_epochs, steps, steps_per_epoch
 from .masking import MASKED_SHARE, Moment
 from .objectives import (
@@ -40,10 +40,9 @@ from .optim import holding, put
 from .pretraining import PretrainResult, pretrain
 from .run_folder import (
     BEFORE_RUN_JSON,
-    LoadedRun,
     RunFolder,
     RunInfo,
-    load_run,
+    check_run_folder,
     open_run,
     read_info,
     read_metrics,

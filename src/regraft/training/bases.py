@@ -24,15 +24,14 @@ from regraft.models import (
     Model,
     NoHead,
     build_backbone,
-    is_foreign_folder,
     load_foreign,
     sinusoidal_positions,
 )
+from regraft.training.loaded_run import LoadedRun, load_run
 from regraft.training.run_folder import (
     Kind,
-    LoadedRun,
     RunInfo,
-    load_run,
+    is_run_folder,
     open_run,
     read_info,
     read_settings,
@@ -45,7 +44,7 @@ _waiting: dict[tuple[Any, ...], LoadedRun] = {}
 
 def load_base(path: Path) -> LoadedRun:
     """The model to be fine-tuned, with its tokenizer and settings."""
-    if _is_run_folder(path):
+    if is_run_folder(path):
         is_bare = read_info(path).kind == "base"
         return load_run(path, kind="base" if is_bare else "language-model")
     return _waiting.pop(_state(path), None) or _load_from_elsewhere(path)
@@ -53,7 +52,7 @@ def load_base(path: Path) -> LoadedRun:
 
 def read_base_settings(path: Path) -> Settings:
     """The settings of a base; only a run folder stores them."""
-    if _is_run_folder(path):
+    if is_run_folder(path):
         return read_settings(path)
     state = _state(path)
     base = _waiting.get(state) or _load_from_elsewhere(path)
@@ -83,7 +82,7 @@ def check_preset(path: Path) -> None:
 
     Without one in its config.json, settings would quietly take the default.
     """
-    if not _is_run_folder(path):
+    if not is_run_folder(path):
         return
     read_settings(path)  # what is damaged is called that
     config_path = path / "config.json"
@@ -95,28 +94,6 @@ def check_preset(path: Path) -> None:
             f"Presets are {', '.join(PRESETS)}.",
             remedy="Choose one with --preset: shape and weights of the base stay as they are.",
         )
-
-
-def check_run_folder(path: Path, *, expected: str, remedy: str) -> None:
-    """Raise an error for a path that can only serve as a base."""
-    if os.path.isfile(path):
-        raise RunFolderError(
-            f"{path} is a file, not a run folder.",
-            "Runs are folders that regraft has written.",
-            remedy=f"If it is a checkpoint of the lab, run `regraft import {path} --out RUN`.",
-        )
-    if not _is_run_folder(path):
-        raise RunFolderError(
-            f"{path} is a Hugging Face folder, not a run folder.", expected, remedy=remedy
-        )
-
-
-def _is_run_folder(path: Path) -> bool:
-    """Is it anything but a file or a Hugging Face folder? Errors then say what is missing."""
-    # Not Path.is_file, which raises if the name is too long.
-    return os.path.isfile(path / "run.json") or not (
-        os.path.isfile(path) or is_foreign_folder(path)
-    )
 
 
 def assumed_heads(path: Path, *, settings: Settings) -> str | None:

@@ -29,9 +29,9 @@ from regraft.runtime import (
     world,
     write_json,
 )
+from regraft.training.loaded_run import write_tensors
 from regraft.training.loop import StepRecord, TrainState, budget_plan, steps, use_threads
 from regraft.training.objectives import Objective
-from regraft.training.run_folder import write_tensors
 from regraft.training.sharding import is_sharded
 
 # Seconds between attempts to save while the disk is full.

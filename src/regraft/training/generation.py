@@ -13,7 +13,7 @@ from regraft.config import OBJECTIVES
 from regraft.errors import ConfigError
 from regraft.models import KeyValueCache, LanguageModelHead
 from regraft.runtime import seed_generator
-from regraft.training.run_folder import LoadedRun, load_run
+from regraft.training.loaded_run import LoadedRun, load_run
 
 # Below, divided scores overflow and sampling is practically greedy; above, it is noise.
 LOWEST_TEMPERATURE = 0.01

@@ -48,8 +48,8 @@ from regraft.models import (
 from regraft.runtime import SILENT, Progress, matrix_speed, seeded, world
 from regraft.stats import bits_per_byte, unigram_entropy
 from regraft.training.bases import load_base, read_base_settings
+from regraft.training.loaded_run import LoadedRun
 from regraft.training.run_folder import (
-    LoadedRun,
     RunFolder,
     RunInfo,
     open_run,

@@ -1,12 +1,13 @@
 """The run folder: what lies in it, its format version, and how it is written and read.
 
-Saves a model with its tokenizer and settings in files that are always whole, and loads them again.
-Only safetensors and JSON are written, by the first process alone. Knows nothing of training.
+Its files are always whole. Only safetensors and JSON are written, by the first process alone. Knows
+nothing of training, and needs no torch: networks are loaded by loaded_run.py.
 """
 
 import contextlib
 import dataclasses
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,21 +15,19 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save
+import numpy as np
+from safetensors import safe_open
 
-from regraft.config import ModelSettings, Settings, flat, settings_from_dict, settings_to_dict
-from regraft.data import ROLES_NAME, Tokenizer, load_tokenizer
+from regraft.config import Settings, flat, settings_from_dict, settings_to_dict
+from regraft.data import ROLES_NAME, Tokenizer
 from regraft.errors import ConfigError, RegraftError, RunFolderError
-from regraft.models import Model, NoHead, build_backbone, build_classifier, build_language_model
+from regraft.models import is_foreign_folder
 from regraft.runtime import (
     FORMAT_VERSION,
     check_format,
     disk_error,
     environment,
     file_sha256,
-    fingerprint,
     hold_lock,
     joined,
     launch_id,
@@ -40,6 +39,7 @@ from regraft.runtime import (
 )
 
 if TYPE_CHECKING:
+    from regraft.models import Model
     from regraft.training.checkpoint import Checkpoints
 
 # What a network is for. A base is a backbone without a head: it can be fine-tuned, nothing more.
@@ -66,25 +66,6 @@ class RunInfo:
     weights_digest: str | None = None
     launch: str | None = None
     format_version: int = FORMAT_VERSION
-
-
-@dataclass(frozen=True)
-class LoadedRun:
-    """A complete run, ready to use."""
-
-    run_dir: Path
-    info: RunInfo
-    settings: Settings
-    tokenizer: Tokenizer
-    model: Model
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of the weights."""
-        weights = self.model.state_dict()
-        return fingerprint(
-            part for name in weights for part in (name, weights[name].numpy().tobytes())
-        )
 
 
 class RunFolder:
@@ -188,8 +169,9 @@ class RunFolder:
                 (self.run_dir / name).unlink(missing_ok=True)
             raise
 
-    def finish(self, info: RunInfo, *, model: Model) -> None:
+    def finish(self, info: RunInfo, *, model: "Model") -> None:
         """Write the final weights and mark the run complete; its tokens and checkpoints go."""
+        from regraft.training.loaded_run import write_tensors
         from regraft.training.sharding import whole
 
         tensors = {name: whole(tensor) for name, tensor in model.state_dict().items()}
@@ -209,21 +191,25 @@ class RunFolder:
         For weights that are not trained further: half the disk space. The vectors of a French bag
         rounded this way keep 80.3 % in cross-validation (2026-11-17).
         """
+        from safetensors.numpy import load_file, save
+
         path, info = self.run_dir / "model.safetensors", read_info(self.run_dir)
-        tensors = {
-            name: tensor.half() if tensor.dtype == torch.float32 else tensor
-            for name, tensor in load_file(path).items()
-        }
+        data = save(
+            {
+                name: array.astype(np.float16) if array.dtype == np.float32 else array
+                for name, array in load_file(path).items()
+            }
+        )
         # Without a digest while file and digest may differ: a crash in between leaves a run that
         # loads, and that `has_half_precision` does not take for finished.
         self._write_info(dataclasses.replace(info, weights_digest=None))
-        write_tensors(path, tensors)
+        write_whole(path, lambda file: file.write(data))
         self._write_info(dataclasses.replace(info, weights_digest=file_sha256(path)))
 
     @property
     def has_half_precision(self) -> bool:
         """Did `keep_half_precision` complete here?"""
-        with safe_open(self.run_dir / "model.safetensors", framework="pt") as file:
+        with safe_open(self.run_dir / "model.safetensors", framework="numpy") as file:
             kinds = {file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
         return "F32" not in kinds and read_info(self.run_dir).weights_digest is not None
 
@@ -309,55 +295,26 @@ def _is_foreign(path: Path) -> bool:
 _MAY_CHANGE = {"train.checkpoint_every", "train.keep_checkpoints"}
 
 
-def write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    """Write a safetensors file whole."""
-    data = save({name: tensor.contiguous().cpu() for name, tensor in tensors.items()})
-    write_whole(path, lambda file: file.write(data))
+def check_run_folder(path: Path, *, expected: str, remedy: str) -> None:
+    """Raise an error for a path that can only serve as a base."""
+    if os.path.isfile(path):
+        raise RunFolderError(
+            f"{path} is a file, not a run folder.",
+            "Runs are folders that regraft has written.",
+            remedy=f"If it is a checkpoint of the lab, run `regraft import {path} --out RUN`.",
+        )
+    if not is_run_folder(path):
+        raise RunFolderError(
+            f"{path} is a Hugging Face folder, not a run folder.", expected, remedy=remedy
+        )
 
 
-def load_run(run_dir: Path, *, kind: Kind | None = None) -> LoadedRun:
-    """Read a complete run folder; refuse one that is incomplete, damaged or of a newer format."""
-    info = read_info(run_dir)
-    if info.status != "complete":
-        raise RunFolderError(
-            f"The run in {run_dir} is not finished: there are no final weights yet.",
-            remedy="Wait if it is still running; otherwise repeat its command with --resume.",
-        )
-    if info.kind not in ("language-model", "classifier", "base"):
-        raise RunFolderError(
-            f"{run_dir} holds a {info.kind}, not one network.",
-            remedy="Use `regraft predict` or `evaluate`; the networks of a blend are in its folder "
-            "bases.",
-        )
-    if kind is not None and info.kind != kind:
-        raise RunFolderError(
-            f"{run_dir} holds a {info.kind}, not a {kind}.",
-            remedy="Use `regraft finetune` to make a classifier, `regraft pretrain` for a base.",
-        )
-    for name in ("config.json", "tokenizer.json", "model.safetensors"):
-        if not (run_dir / name).exists():
-            raise _incomplete(run_dir / name)
-    settings = read_settings(run_dir)
-    if len(info.thresholds) != len(info.labels) * (settings.data.label_separator is not None):
-        raise RunFolderError(
-            f"{run_dir / 'run.json'} has {len(info.thresholds)} thresholds for {len(info.labels)} "
-            "labels.",
-            "Expected one per label where a text may have several labels, and none otherwise.",
-            remedy="Restore the folder or train again.",
-        )
-    tokenizer = load_tokenizer(run_dir / "tokenizer.json")
-    tensors = _load_weights(run_dir / "model.safetensors", digest=info.weights_digest)
-    _check_vocabulary(run_dir, tensors=tensors, tokenizer=tokenizer, model=settings.model)
-    model = _build(info, settings=settings, tokenizer=tokenizer)
-    try:
-        model.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise RunFolderError(
-            f"{run_dir / 'model.safetensors'} does not fit {run_dir / 'config.json'}.",
-            "Weights and configuration must come from the same run.",
-            remedy="Restore the folder or train again.",
-        ) from error
-    return LoadedRun(run_dir, info, settings, tokenizer, model.eval())
+def is_run_folder(path: Path) -> bool:
+    """Is it anything but a file or a Hugging Face folder? Errors then say what is missing."""
+    # Not Path.is_file, which raises if the name is too long.
+    return os.path.isfile(path / "run.json") or not (
+        os.path.isfile(path) or is_foreign_folder(path)
+    )
 
 
 def read_info(run_dir: Path) -> RunInfo:
@@ -394,65 +351,11 @@ def read_metrics(run_dir: Path) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
 
 
-def _build(info: RunInfo, *, settings: Settings, tokenizer: Tokenizer) -> Model:
-    if info.kind == "language-model":
-        return build_language_model(
-            settings.model, vocab_size=tokenizer.vocab_size, objective=settings.objective
-        )
-    if info.kind == "base":
-        return Model(build_backbone(settings.model, vocab_size=tokenizer.vocab_size), NoHead())
-    return build_classifier(
-        settings.model,
-        vocab_size=tokenizer.vocab_size,
-        num_classes=len(info.labels),
-        pooling=settings.head.pooling,
-    )
-
-
-def _check_vocabulary(
-    run_dir: Path,
-    *,
-    tensors: dict[str, torch.Tensor],
-    tokenizer: Tokenizer,
-    model: ModelSettings,
-) -> None:
-    if model.architecture is None:
-        num_rows = len(tensors.get("backbone.embedding.weight", ()))
-        is_right = num_rows == tokenizer.vocab_size
-    else:
-        # Other libraries round the vocabulary up: more rows than tokens are usual.
-        num_rows = model.architecture.get("vocab_size", tokenizer.vocab_size)
-        is_right = num_rows >= tokenizer.vocab_size
-    if not is_right:
-        raise RunFolderError(
-            f"{run_dir / 'tokenizer.json'} has {tokenizer.vocab_size:,} tokens, but the weights "
-            f"have {num_rows:,}.",
-            "Tokenizer and weights must come from the same run.",
-            remedy="Restore the tokenizer.json this model was trained with.",
-        )
-
-
-def _load_weights(path: Path, *, digest: str | None) -> dict[str, torch.Tensor]:
-    try:
-        if digest is not None and file_sha256(path) != digest:
-            raise RunFolderError(
-                f"{path} is damaged: it changed since it was written.",
-                remedy="Restore the file or train again.",
-            )
-        return load_file(path)
-    except FileNotFoundError as error:
-        raise _incomplete(path) from error
-    except (SafetensorError, OSError) as error:
-        raise RunFolderError(
-            f"{path} is damaged: {error}.", remedy="Restore the file or train again."
-        ) from error
-
-
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise _incomplete(path) from error
+        raise incomplete(path) from error
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise RunFolderError(
             f"{path} cannot be read: {error}.", remedy="Restore the file or train again."
@@ -464,7 +367,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     return values
 
 
-def _incomplete(path: Path) -> RegraftError:
+def incomplete(path: Path) -> RegraftError:
+    """The error for a file that a run folder lacks."""
     if not path.parent.is_dir():
         return RunFolderError(
             f"There is no run folder {path.parent}.",

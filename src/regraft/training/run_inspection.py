@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float
 
 from regraft.models import AttentionWeights, attention_over, learned_position_table
-from regraft.training.run_folder import load_run
+from regraft.training.loaded_run import load_run
 
 
 def learned_positions(

@@ -35,6 +35,7 @@ from regraft.models import Model, NoHead, Pooling, build_backbone
 from regraft.runtime import Progress, device, seeded, world, write_json
 from regraft.training.checkpoint import kept_steps
 from regraft.training.documents import documents, documents_and_language
+from regraft.training.loaded_run import write_tensors
 from regraft.training.loop import StepRecord, TrainState, build_state
 from regraft.training.masking import Corruption, build_corruption
 from regraft.training.objectives import (
@@ -45,7 +46,7 @@ from regraft.training.objectives import (
     contrast,
     readings,
 )
-from regraft.training.run_folder import RunFolder, write_tensors
+from regraft.training.run_folder import RunFolder
 from regraft.training.sampled_loss import TokenSampler, build_sampler
 from regraft.training.sharding import whole
 

@@ -76,8 +76,8 @@ def test_missing_extra_is_named(format, module, extra, classifier_dir, tmp_path,
     result = run("export", classifier_dir, "--format", format, "--out", tmp_path / "out")
     assert result.exit_code == 2
     assert result.stderr == (
-        f"error: This export needs {module}, which is not installed. Run "
-        f"`pip install 'regraft[{extra}]'`.\n"
+        f"error: This export needs {module}, which is not installed. The extra `{extra}` brings "
+        f"it. In your clone of regraft, run `pip install '.[{extra}]'`.\n"
     )
 
 

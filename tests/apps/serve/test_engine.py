@@ -14,11 +14,12 @@ from random_runs import LABELS, unchecked, write_run
 from safetensors.torch import save_file
 from tiny_blends import blend_dir
 
-from regraft.apps.serve.engine import alike_groups, load_engine
+from regraft.apps.serve.engine import load_engine
+from regraft.apps.serve.onnx_classifier import alike_groups
 from regraft.classifiers.base import load_classifier, run_fingerprint
 from regraft.errors import ConfigError, RunFolderError
 from regraft.runtime.files import write_json
-from regraft.training.run_folder import load_run
+from regraft.training.loaded_run import load_run
 
 TEXTS = [text for text, _ in make_examples(40, seed=5)]
 
@@ -69,7 +70,7 @@ def test_onnxruntime_reads_a_long_text_in_windows_as_predict_does(tmp_path):
 @pytest.mark.parametrize("fault", ["cannot be written", "is inexact"])
 def test_plain_graph_answers_where_the_fused_one_does_not(fault, run_dir, monkeypatch):
     pytest.importorskip("onnxruntime")
-    from regraft.apps.serve import engine as module
+    from regraft.apps.serve import onnx_classifier as module
 
     def write_faulty_graph(model, path):
         if fault == "cannot be written":
@@ -152,7 +153,7 @@ def test_without_the_extra_torch_answers_and_says_so(run_dir, monkeypatch):
 
 def test_export_that_differs_is_not_used(run_dir, monkeypatch):
     pytest.importorskip("onnxruntime")
-    from regraft.apps.serve import engine as module
+    from regraft.apps.serve import onnx_classifier as module
 
     class Inexact(module.OnnxScorer):
         def __call__(self, rows, *, on_batch):

@@ -68,6 +68,6 @@ def test_missing_extra_is_named(tmp_path, monkeypatch):
     result = run("serve", tmp_path)
     assert result.exit_code == 2
     assert result.stderr == (
-        "error: `regraft serve` needs fastapi, which is not installed. Run "
-        "`pip install 'regraft[serve]'`.\n"
+        "error: `regraft serve` needs fastapi, which is not installed. The extra `serve` brings "
+        "it. In your clone of regraft, run `pip install '.[serve]'`.\n"
     )

@@ -32,7 +32,7 @@ from regraft.apps.cli import (
 )
 from regraft.apps.cli.options import Command
 from regraft.errors import RegraftError
-from regraft.runtime import keep_memory, share_cores
+from regraft.runtime import check_training, keep_memory, optional, share_cores
 
 EXIT_MISTAKE = 2
 EXIT_INTERRUPTED = 130
@@ -49,7 +49,8 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            result = super().invoke(ctx)
+            with optional("This command", extra="train"):
+                result = super().invoke(ctx)
             sys.stdout.flush()  # a broken pipe is noticed here, where typer exits quietly
             return result
         except RegraftError as error:
@@ -77,6 +78,15 @@ class _Commands(TyperGroup):
             return f" Repeat the command{' with --resume' if can_resume else ''} to continue."
         words = [word for word in ctx.meta[_WORDS] if word not in flags]
         return f" Continue with:\n  {shlex.join(['regraft', *words, *flags])}"
+
+
+class _TrainingCommand(Command):
+    """A command that needs the extra `train`, and says so before it does anything else."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not set(args) & set(ctx.help_option_names):
+            check_training(f"`regraft {ctx.info_name}`")
+        return super().parse_args(ctx, args)
 
 
 # Plain help: rich would take more time than everything else in `regraft --help`.
@@ -126,6 +136,12 @@ _COMMANDS: dict[str, Callable[..., None] | dict[str, Callable[..., None]]] = {
         "check": course.check,
     },
 }
+# These train a network or look into one; all others work without torch, as long as the run folder
+# that they read holds no network.
+_TRAINING = {
+    *("demo", "fit", "pretrain", "import", "finetune", "compare", "generate", "fill", "export"),
+    *("studio", "attention", "picture", "bench"),
+}
 _GROUP_HELP = {
     "data": "Check data before using it; fix labels; fetch corpora.",
     "tokenizer": "Train a tokenizer; show the tokens of a text.",
@@ -138,7 +154,7 @@ for _name, _command in _COMMANDS.items():
             _group.command(_part, cls=Command)(_function)
         app.add_typer(_group, name=_name, help=_GROUP_HELP[_name])
     else:
-        app.command(_name, cls=Command)(_command)
+        app.command(_name, cls=_TrainingCommand if _name in _TRAINING else Command)(_command)
 
 
 def _show_version(is_given: bool) -> bool:

@@ -6,6 +6,7 @@ import typer
 
 from regraft.apps.cli import options, terminal
 from regraft.apps.serve.limits import Limits
+from regraft.runtime import optional
 
 
 @options.grouped
@@ -37,7 +38,7 @@ def serve(
       regraft serve runs/reviews
       REGRAFT_API_KEY=... regraft serve runs/reviews --host 0.0.0.0 --port 80
     """
-    with terminal.needs_extra("serve"):
+    with optional("`regraft serve`", extra="serve"):
         from regraft.apps.serve.server import serve as run_serve
     with terminal.progress_on_stderr(quiet=quiet) as progress:
         run_serve(run, host=host, port=port, runtime=runtime, limits=limits, progress=progress)

@@ -8,6 +8,7 @@ import typer
 from regraft.apps.cli import options, terminal
 from regraft.apps.cli.options import option, settings_from
 from regraft.errors import ConfigError
+from regraft.runtime import optional
 
 
 class Labelling(options.Group):
@@ -60,7 +61,7 @@ def studio(
             f"No texts to label for {' and '.join(unused)}.", remedy="Add --text FILE."
         )
     data = settings_from("pretrain", reading).data
-    with terminal.needs_extra("studio"):
+    with optional("`regraft studio`", extra="studio"):
         import plotly as _plotly  # type: ignore[import-untyped] # noqa: F401 # its script draws
 
         from regraft.apps.studio.server import studio as run_studio

@@ -12,15 +12,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regraft.errors import ConfigError
 from regraft.runtime import SILENT, Progress, duration, is_first_process
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-# What the extras `serve` and `studio` bring.
-_LIBRARIES = ("fastapi", "starlette", "uvicorn", "plotly", "prometheus_client")
 SECONDS_BETWEEN_LINES = 10.0
 # Work reported within this time of the start was done earlier: the run is resumed.
 SECONDS_AT_ONCE = 0.1
@@ -74,20 +71,6 @@ def interruption_names(folder: Path) -> Iterator[None]:
         if not folder.is_dir() or not any(folder.iterdir()):
             raise
         raise KeyboardInterrupt(folder) from interrupt
-
-
-@contextlib.contextmanager
-def needs_extra(extra: str) -> Iterator[None]:
-    """Name the extra to install where one of its libraries is missing."""
-    try:
-        yield
-    except ImportError as error:
-        if error.name not in _LIBRARIES:
-            raise
-        raise ConfigError(
-            f"`regraft {extra}` needs {error.name}, which is not installed.",
-            remedy=f"Run `pip install 'regraft[{extra}]'`.",
-        ) from error
 
 
 class Bars:

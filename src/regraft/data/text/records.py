@@ -12,11 +12,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from regraft.errors import DataError
+from regraft.runtime import fingerprint
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+# Share of the training examples that is held out when no valid file is given.
+VALID_SHARE = 0.15
 
 # What a classifier reads at once: a text, or two of them in this order.
 Content = str | tuple[str, str]
@@ -185,6 +188,12 @@ def split_examples(
     held_out = {index for index in held_out if known.issuperset(examples[index].names)}
     rest = [example for index, example in enumerate(examples) if index not in held_out]
     return rest, [example for index, example in enumerate(examples) if index in held_out]
+
+
+def examples_fingerprint(examples: Sequence[Example]) -> str:
+    """A hash of texts and labels in order."""
+    parts = ((e.text, e.label) if e.pair is None else (e.text, e.pair, e.label) for e in examples)
+    return fingerprint(part for example in parts for part in example)
 
 
 def subset_examples(examples: Sequence[Example], *, size: int, seed: int) -> list[Example]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from regraft.data.text.lines import opened, peeked
 from regraft.errors import DataError
+from regraft.runtime import optional
 
 # The csv module refuses fields above 128 KiB by default; documents can be longer.
 _LONGEST_FIELD = 2**31 - 1
@@ -178,14 +179,9 @@ def read_parquet_records(path: Path, *, columns: Columns) -> Iterator[Values]:
 
 def opened_parquet(path: Path) -> Any:
     """A `pyarrow.parquet.ParquetFile`; pyarrow is an optional dependency without types."""
-    try:
+    with optional(f"Reading {path}", extra="parquet"):
         import pyarrow
         import pyarrow.parquet
-    except ImportError as error:
-        raise DataError(
-            f"Reading {path} needs pyarrow, which is not installed.",
-            remedy="Run `pip install 'regraft[parquet]'`.",
-        ) from error
     try:
         if path.suffix != ".gz":
             return pyarrow.parquet.ParquetFile(path)

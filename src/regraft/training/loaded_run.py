@@ -1,0 +1,139 @@
+"""A network of a run folder in memory: its weights, checked against tokenizer and settings."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+
+from regraft.config import ModelSettings, Settings
+from regraft.data import Tokenizer, load_tokenizer
+from regraft.errors import RunFolderError
+from regraft.models import Model, NoHead, build_backbone, build_classifier, build_language_model
+from regraft.runtime import file_sha256, fingerprint, write_whole
+from regraft.training.run_folder import Kind, RunInfo, incomplete, read_info, read_settings
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A complete run, ready to use."""
+
+    run_dir: Path
+    info: RunInfo
+    settings: Settings
+    tokenizer: Tokenizer
+    model: Model
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the weights."""
+        weights = self.model.state_dict()
+        return fingerprint(
+            part for name in weights for part in (name, weights[name].numpy().tobytes())
+        )
+
+
+def load_run(run_dir: Path, *, kind: Kind | None = None) -> LoadedRun:
+    """Read a complete run folder; refuse one that is incomplete, damaged or of a newer format."""
+    info = read_info(run_dir)
+    if info.status != "complete":
+        raise RunFolderError(
+            f"The run in {run_dir} is not finished: there are no final weights yet.",
+            remedy="Wait if it is still running; otherwise repeat its command with --resume.",
+        )
+    if info.kind not in ("language-model", "classifier", "base"):
+        raise RunFolderError(
+            f"{run_dir} holds a {info.kind}, not one network.",
+            remedy="Use `regraft predict` or `evaluate`; the networks of a blend are in its folder "
+            "bases.",
+        )
+    if kind is not None and info.kind != kind:
+        raise RunFolderError(
+            f"{run_dir} holds a {info.kind}, not a {kind}.",
+            remedy="Use `regraft finetune` to make a classifier, `regraft pretrain` for a base.",
+        )
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        if not (run_dir / name).exists():
+            raise incomplete(run_dir / name)
+    settings = read_settings(run_dir)
+    if len(info.thresholds) != len(info.labels) * (settings.data.label_separator is not None):
+        raise RunFolderError(
+            f"{run_dir / 'run.json'} has {len(info.thresholds)} thresholds for {len(info.labels)} "
+            "labels.",
+            "Expected one per label where a text may have several labels, and none otherwise.",
+            remedy="Restore the folder or train again.",
+        )
+    tokenizer = load_tokenizer(run_dir / "tokenizer.json")
+    tensors = _load_weights(run_dir / "model.safetensors", digest=info.weights_digest)
+    _check_vocabulary(run_dir, tensors=tensors, tokenizer=tokenizer, model=settings.model)
+    model = _build(info, settings=settings, tokenizer=tokenizer)
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise RunFolderError(
+            f"{run_dir / 'model.safetensors'} does not fit {run_dir / 'config.json'}.",
+            "Weights and configuration must come from the same run.",
+            remedy="Restore the folder or train again.",
+        ) from error
+    return LoadedRun(run_dir, info, settings, tokenizer, model.eval())
+
+
+def write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """Write a safetensors file whole."""
+    data = save({name: tensor.contiguous().cpu() for name, tensor in tensors.items()})
+    write_whole(path, lambda file: file.write(data))
+
+
+def _build(info: RunInfo, *, settings: Settings, tokenizer: Tokenizer) -> Model:
+    if info.kind == "language-model":
+        return build_language_model(
+            settings.model, vocab_size=tokenizer.vocab_size, objective=settings.objective
+        )
+    if info.kind == "base":
+        return Model(build_backbone(settings.model, vocab_size=tokenizer.vocab_size), NoHead())
+    return build_classifier(
+        settings.model,
+        vocab_size=tokenizer.vocab_size,
+        num_classes=len(info.labels),
+        pooling=settings.head.pooling,
+    )
+
+
+def _check_vocabulary(
+    run_dir: Path,
+    *,
+    tensors: dict[str, torch.Tensor],
+    tokenizer: Tokenizer,
+    model: ModelSettings,
+) -> None:
+    if model.architecture is None:
+        num_rows = len(tensors.get("backbone.embedding.weight", ()))
+        is_right = num_rows == tokenizer.vocab_size
+    else:
+        # Other libraries round the vocabulary up: more rows than tokens are usual.
+        num_rows = model.architecture.get("vocab_size", tokenizer.vocab_size)
+        is_right = num_rows >= tokenizer.vocab_size
+    if not is_right:
+        raise RunFolderError(
+            f"{run_dir / 'tokenizer.json'} has {tokenizer.vocab_size:,} tokens, but the weights "
+            f"have {num_rows:,}.",
+            "Tokenizer and weights must come from the same run.",
+            remedy="Restore the tokenizer.json this model was trained with.",
+        )
+
+
+def _load_weights(path: Path, *, digest: str | None) -> dict[str, torch.Tensor]:
+    try:
+        if digest is not None and file_sha256(path) != digest:
+            raise RunFolderError(
+                f"{path} is damaged: it changed since it was written.",
+                remedy="Restore the file or train again.",
+            )
+        return load_file(path)
+    except FileNotFoundError as error:
+        raise incomplete(path) from error
+    except (SafetensorError, OSError) as error:
+        raise RunFolderError(
+            f"{path} is damaged: {error}.", remedy="Restore the file or train again."
+        ) from error
