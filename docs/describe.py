@@ -57,8 +57,8 @@ member is `member.json`, `vocabulary.json` and `member.safetensors`. A compariso
 BESIDES = """\
 | written by | content |
 |---|---|
-| `regraft predict --out x.csv` | `text`, `label`, its `probability`, and `p(LABEL)` of each label |
-| `regraft predict --out x.jsonl` | one object per line: the same, with `probabilities` by label |
+| `regraft predict` | all columns, `predicted_label`, `predicted_probability`, `p(LABEL)` |
+| `regraft predict`, unfinished | `.x.unfinished/`: probabilities so far, for `--resume` |
 | `regraft studio --text` | a csv with `text`, `label`, `use`, `query`, `row`, for `fit` |
 | `regraft compare`, `evaluate`, `fit` | `openings.json`: who opened which test file when |
 | `regraft compare` | `outcomes.json`: which test examples each run predicted correctly |

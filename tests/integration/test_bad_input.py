@@ -124,7 +124,7 @@ UNREADABLE: dict[str, tuple[str, bytes, str]] = {
         "a.docx",
         b"PK",
         "{file} has the unknown extension '.docx'. "
-        "regraft reads .csv .tsv .parquet .jsonl .txt .spm (each also .gz) and folders. "
+        "regraft reads .csv .tsv .parquet .xlsx .jsonl .txt .spm (each also .gz) and folders. "
         "Rename or convert the file, or pipe plain text in with `-`.",
     ),
 }

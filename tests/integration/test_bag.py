@@ -109,7 +109,9 @@ def test_graft_carries_vectors_and_pairs_and_predicts(bag: Bag, tmp_path: Path) 
         rows = list(csv.DictReader(file))
     with bag.train.open(encoding="utf-8") as file:
         labels = [row["label"] for row in csv.DictReader(file)]
-    num_right = sum(row["label"] == label for row, label in zip(rows, labels, strict=True))
+    num_right = sum(
+        row["predicted_label"] == label for row, label in zip(rows, labels, strict=True)
+    )
     assert num_right > 0.9 * len(rows)
     told = run_json("evaluate", bag.classifier, bag.train)
     assert told["accuracy"]["mean"] == pytest.approx(num_right / len(rows))

@@ -151,16 +151,18 @@ def test_predictions_can_be_read_again(set_run: Path, files: dict[str, Path], tm
     assert run("predict", set_run, files["test"], "--out", out, "-q").exit_code == 0
     with out.open(encoding="utf-8", newline="") as file:
         head, *rows = csv.reader(file)
-    assert head == ["text", "label", "p(art)", "p(food)", "p(travel)"]
+    assert head == ["text", "label", "predicted_label", "p(art)", "p(food)", "p(travel)"]
     sets = TextClassifier.load(set_run).predict_sets([row[0] for row in rows])
-    assert [row[1] for row in rows] == ["|".join(names) for names in sets]
-    again = evaluate(set_run, out)
+    assert [row[2] for row in rows] == ["|".join(names) for names in sets]
+    data = dataclasses.replace(
+        TextClassifier.load(set_run).classifier_.data, label_column="predicted_label"
+    )
+    again = evaluate(set_run, out, data=data)
     assert isinstance(again, SetEvaluation)
     assert again.exact_match.mean == 1
     lines = run("predict", set_run, files["test"], "--format", "jsonl").stdout.splitlines()
     told = [json.loads(line) for line in lines]
-    assert [tuple(record["label"]) for record in told] == sets
-    assert [list(record["probabilities"]) for record in told] == [["art", "food", "travel"]] * 24
+    assert [tuple(record["predicted_label"]) for record in told] == sets
 
 
 def test_labels_come_as_lists_and_from_fasttext(

@@ -81,13 +81,14 @@ def test_predictions_tell_both_texts(pair_run: Path, files: dict[str, Path], tmp
     assert run("predict", pair_run, files["test"], "--out", out, "-q").exit_code == 0
     with out.open(encoding="utf-8", newline="") as file:
         head, *rows = csv.reader(file)
-    assert head == ["text", "pair", "label", "probability", "p(other)", "p(same)"]
+    added = ["predicted_label", "predicted_probability", "p(other)", "p(same)"]
+    assert head == ["text", "answer", "label", *added]
     pairs = make_pairs(8, seed=2)
     assert [tuple(row[:2]) for row in rows] == [pair[:2] for pair in pairs]
     # The same numbers as from Python, and every second text counts.
     classifier = TextClassifier.load(pair_run)
     chances_NC = classifier.predict_proba([pair[:2] for pair in pairs])
-    assert [float(row[5]) for row in rows] == pytest.approx(chances_NC[:, 1].tolist(), abs=1e-6)
+    assert [float(row[6]) for row in rows] == pytest.approx(chances_NC[:, 1].tolist(), abs=1e-6)
     changed_NC = classifier.predict_proba([(pair[0], "A bore.") for pair in pairs])
     assert (np.abs(changed_NC - chances_NC).max(axis=1) > 1e-6).all()
 
@@ -255,7 +256,7 @@ def test_bad_pairs_are_refused(files: dict[str, Path], tmp_path: Path):
     lines.write_text("__label__x one\n__label__y two\n")
     assert refusal(run(*finetune_args(lines, out), "--pair-column", "answer")) == (
         f"{lines} has no columns, but data.pair_column is 'answer'. Pairs are read from "
-        ".csv .tsv .jsonl .parquet. Convert the file, or omit --pair-column."
+        ".csv .tsv .jsonl .parquet .xlsx. Convert the file, or omit --pair-column."
     )
     same = refusal(run(*finetune_args(files["train"], out), "--pair-column", "text"))
     assert "data.pair_column: 'text' is also data.text_column" in same

@@ -110,17 +110,19 @@ def test_evaluation_and_predictions_agree(story: Story, tmp_path: Path) -> None:
     rows = list(
         csv.DictReader(run("predict", story.classifier, story.files["test"]).stdout.splitlines())
     )
-    right = [row["label"] == label for row, label in zip(rows, truth, strict=True)]
+    right = [row["predicted_label"] == label for row, label in zip(rows, truth, strict=True)]
     assert sum(right) / len(right) == pytest.approx(evaluation["accuracy"]["mean"])
 
     out = tmp_path / "predictions.jsonl"
     assert run("predict", story.classifier, story.files["test"], "--out", out).stdout == ""
     records = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
-    assert [record["label"] for record in records] == [row["label"] for row in rows]
+    assert [record["predicted_label"] for record in records] == [
+        row["predicted_label"] for row in rows
+    ]
     for record in records:
-        assert record["probabilities"].keys() == {"negative", "positive"}
-        assert sum(record["probabilities"].values()) == pytest.approx(1, abs=1e-5)
-        assert record["probability"] == max(record["probabilities"].values())
+        probabilities = [record["p(negative)"], record["p(positive)"]]
+        assert sum(probabilities) == pytest.approx(1, abs=1e-5)
+        assert record["predicted_probability"] == max(probabilities)
 
 
 def test_text_from_a_pipe_is_classified(story: Story) -> None:
@@ -129,7 +131,8 @@ def test_text_from_a_pipe_is_classified(story: Story) -> None:
     result = CliRunner().invoke(app, arguments, input=given)
     assert result.exit_code == 0, result.output
     records = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [record["label"] for record in records] == ["positive", "negative"]
+    assert [record["predicted_label"] for record in records] == ["positive", "negative"]
+    assert result.stderr == ""
 
 
 def test_comparison_ends_in_a_verdict_and_a_report(story: Story, tmp_path: Path) -> None:

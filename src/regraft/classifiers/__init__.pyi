@@ -32,11 +32,13 @@ from .finetuning import (
 )
 from .fit_plan import FitLimit
 from .fitting import FitResult, fit, fit_again, fit_examples
+from .journal import journal_folder
 from .logistic import RegressionModel, TunedRegression, fit_in_space, fit_regression, unit_length
 from .neural import NeuralClassifier
 from .scoring import Evaluation, SetEvaluation, evaluate, evaluation, score_classifier
 from .self_training import self_train
 from .storage import Stored, load_member, save_member
+from .table_prediction import TablePrediction, TableTask, predict_to_file, predict_to_stream
 from .tfidf import (
     LatentModel,
     LatentSpace,
@@ -72,6 +74,8 @@ __all__ = [
     "Start",
     "Stored",
     "StrongWord",
+    "TablePrediction",
+    "TableTask",
     "TextClassifier",
     "TunedRegression",
     "blended",
@@ -91,11 +95,14 @@ __all__ = [
     "fit_regression",
     "fit_space",
     "harmless",
+    "journal_folder",
     "kept_epoch",
     "linear_score",
     "load_classifier",
     "load_member",
     "load_splits",
+    "predict_to_file",
+    "predict_to_stream",
     "prediction",
     "register_classifier",
     "run_fingerprint",

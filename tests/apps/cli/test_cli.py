@@ -478,11 +478,15 @@ def test_predictions_have_names_and_probabilities(
         csv.DictReader(run("predict", shared_classifier, splits["test"]).stdout.splitlines())
     )
     assert len(rows) == 16
-    assert list(rows[0]) == ["text", "label", "probability", "p(negative)", "p(positive)"]
-    assert float(rows[0]["probability"]) == float(rows[0][f"p({rows[0]['label']})"])
+    added = ["predicted_label", "predicted_probability", "p(negative)", "p(positive)"]
+    assert list(rows[0]) == ["text", "label", *added]
+    first = rows[0]
+    assert float(first["predicted_probability"]) == float(first[f"p({first['predicted_label']})"])
     records = json.loads(run("predict", shared_classifier, splits["test"], "--json").stdout)
-    assert [record["label"] for record in records] == [row["label"] for row in rows]
-    assert records[0].keys() == {"text", "label", "probability", "probabilities"}
+    assert [list(record) for record in records] == [["text", "label", *added]] * 16
+    assert [record["predicted_label"] for record in records] == [
+        row["predicted_label"] for row in rows
+    ]
 
 
 def test_predict_tells_the_share_cut(shared_classifier: Path, tmp_path: Path) -> None:

@@ -1,13 +1,11 @@
 """`regraft evaluate`, `predict`, `generate` and `fill`: use a run folder."""
 
-import csv
-import io
-import json as jsons
+import os
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,9 +13,10 @@ from regraft.apps.cli import options, results, terminal
 from regraft.apps.cli.options import data_of, option
 from regraft.config import DataSettings
 from regraft.errors import ConfigError
+from regraft.runtime import Progress, counted
 
-if TYPE_CHECKING:
-    from regraft.data import Document
+# Files below this size are predicted at once.
+_SMALL_BYTES = 1 << 16
 
 # Why a score on a file that was used for training is too good.
 _SEEN = {
@@ -64,64 +63,113 @@ def evaluate(
 @options.grouped
 def predict(
     run: options.RunFolder,
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="Texts to label; - is stdin.", show_default=False),
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE", help="Tables or texts; - is stdin.", show_default=False),
     ],
     format: Annotated[
-        Literal["csv", "jsonl"] | None,
-        option("--format", "Format of the predictions (default: that of --out, else csv)."),
+        Literal["csv", "tsv", "jsonl"] | None,
+        option("--format", "Format on stdout (default: csv)."),
     ] = None,
     out: Annotated[
         Path | None,
-        option("--out", "File to write (default: stdout).", "FILE"),
+        option(
+            "--out",
+            "File to write (default: stdout): .csv .tsv .jsonl .parquet or .xlsx, by its name.",
+            "FILE",
+        ),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Continue a command that was stopped; begin if none was."),
+    ] = False,
+    shard: Annotated[
+        str,
+        typer.Option("--shard", metavar="I/N", help="Write only the part of job I of N."),
+    ] = "1/1",
+    cluster: Annotated[
+        str | None,
+        option(
+            "--cluster",
+            "Dask scheduler whose workers predict, such as tcp://host:8786.",
+            "ADDRESS",
+        ),
     ] = None,
     pair_column: options.PairColumn = None,
     *,
     reading: options.TextReading,
     output: options.Output,
 ) -> None:
-    """Predict the label of each text, with the probability of every label.
+    """Predict the label of each row of tables, with the probability of every label.
+
+    Keeps all columns and rows, and adds predicted_label, predicted_probability and p(LABEL).
 
     \b
     Example:
-      regraft predict runs/reviews new.csv --out predictions.csv
+      regraft predict runs/reviews new.csv --out predictions.xlsx
+      regraft predict runs/reviews big.parquet --out part-1.csv --shard 1/2 --resume
       echo "Un livre charmant." | regraft predict runs/reviews - --format jsonl
     """
-    from regraft.classifiers import load_classifier, prediction
+    from regraft.classifiers import (
+        TableTask,
+        journal_folder,
+        load_classifier,
+        predict_to_file,
+        predict_to_stream,
+    )
     from regraft.config import check_task
-    from regraft.data import read_documents
-    from regraft.runtime import counted, output_path, write_text
+    from regraft.data import format_of, parse_part
+    from regraft.runtime import output_path
 
+    part = parse_part(shard)
+    _check_options(out, format=format, shard=shard, resume=resume)
     if out is not None:
-        output_path(out, inputs=[run, file])
-    with output.progress() as progress:
+        format_of(out)
+        output_path(out, inputs=[run, *files])
+    with output.progress(None if out is None else journal_folder(out)) as bars:
+        # No bars for a few texts. A stream has them when it is longer than that.
+        progress: Progress = terminal.Messages(bars) if _is_small(files) else bars
         progress.start("prepare", total=None)
         classifier = load_classifier(run)
         data = data_of(classifier.data, reading, pair_column=pair_column)
         check_task(data, supported=classifier.supported_tasks, by=str(run))
-        items = list(read_documents([file], data=data))
         progress.finish()
-        labels, thresholds = classifier.labels, classifier.thresholds
-        texts: list[Any] = [item.content for item in items]
-        probabilities = classifier.predict_proba(texts, progress=progress).tolist()
-    records = [
-        {**_texts(item), **prediction(labels, row, thresholds=thresholds)}
-        for item, row in zip(items, probabilities, strict=True)
-    ]
-    written = format or ("jsonl" if out and out.suffix == ".jsonl" else "csv")
-    if written == "jsonl":
-        table = _jsonl(records)
-    else:
-        table = _csv(records, labels, separator=data.label_separator or "")
-    if out is not None:
-        write_text(out, table, inputs=[run, file])
-        if not output.quiet:
-            terminal.show_message(f"{counted(len(items), 'prediction')} in {out}.")
+        task = TableTask(classifier, run, tuple(files), data, cluster)
+        progress = bars if task.has_stream else progress
+        if out is None:
+            sys.stdout.flush()
+            ending = ".json" if output.json else f".{format or 'csv'}"
+            predict_to_stream(task, sys.stdout.buffer, ending=ending, progress=progress)
+            return
+        found = predict_to_file(task, out, part=part, resume=resume, progress=progress)
     if output.json:
-        terminal.show_json(records)
-    elif out is None:
-        terminal.show_line(table.rstrip("\n"))
+        terminal.show_json(found.to_dict())
+    elif not output.quiet:
+        terminal.show_message(f"{counted(found.num_texts, 'prediction')} in {out}.")
+
+
+def _is_small(files: Sequence[Path]) -> bool:
+    """Whether files are so small that progress would only be noise; a stream may be."""
+    sizes = [os.path.getsize(file) for file in files if os.path.isfile(file)]
+    return sum(sizes) < _SMALL_BYTES
+
+
+def _check_options(out: Path | None, *, format: str | None, shard: str, resume: bool) -> None:
+    """Refuse options that do not go with --out, or with its name."""
+    from regraft.data import format_of
+
+    if out is None and (resume or shard != "1/1"):
+        flag = "--resume" if resume else f"--shard {shard}"
+        raise ConfigError(
+            f"{flag} needs a file to write, and the predictions would go to stdout.",
+            remedy="Add --out FILE.",
+        )
+    if out is not None and format is not None and format_of(out) != f".{format}":
+        raise ConfigError(
+            f"--format {format} contradicts --out {out}.",
+            "A file has the format of its name; --format is for stdout.",
+            remedy="Omit --format, or rename the output.",
+        )
 
 
 @options.grouped
@@ -244,28 +292,3 @@ def _check_pretrained(run: Path, *, task: str) -> None:
         remedy="Use a run folder of `regraft pretrain`, or use this model in Python: "
         f'transformers.pipeline("{task}", model="{run}").',
     )
-
-
-def _texts(item: "Document") -> dict[str, str]:
-    return {"text": item.text} if item.pair is None else {"text": item.text, "pair": item.pair}
-
-
-def _csv(records: Sequence[dict[str, Any]], labels: Sequence[str], *, separator: str) -> str:
-    table = io.StringIO()
-    writer = csv.writer(table, lineterminator="\n")
-    columns = [name for name in records[0] if name != "probabilities"]
-    writer.writerow([*columns, *(f"p({label})" for label in labels)])
-    for record in records:
-        cells = [_cell(record[name], separator=separator) for name in columns]
-        writer.writerow([*cells, *(f"{p:.6f}" for p in record["probabilities"].values())])
-    return table.getvalue()
-
-
-def _cell(value: str | float | list[str], *, separator: str) -> str:
-    if isinstance(value, list):
-        return separator.join(value)
-    return f"{value:.6f}" if isinstance(value, float) else value
-
-
-def _jsonl(records: Sequence[dict[str, Any]]) -> str:
-    return "".join(jsons.dumps(record, ensure_ascii=False) + "\n" for record in records)

@@ -121,6 +121,20 @@ class Bars:
         self._drawn = self._task = None
 
 
+class Messages:
+    """The messages of a Progress, without its tasks."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def start(self, name: str, *, total: float | None) -> None: ...
+    def advance(self, amount: float = 1, *, note: str = "") -> None: ...
+    def finish(self) -> None: ...
+
+    def say(self, message: str) -> None:
+        self._progress.say(message)
+
+
 class Lines:
     """Progress for logs and pipes: a line every ten seconds and one at the end of a task."""
 

@@ -1,4 +1,4 @@
-"""Files to records: csv, tsv, jsonl, parquet, plain text, fastText, folders, the lab's .spm pair.
+"""Files to records: csv, tsv, jsonl, parquet, xlsx, plain text, fastText, folders, the lab's pair.
 
 Readers are registered by file extension and stream `Row`; `register_reader` adds one.
 """
@@ -23,6 +23,7 @@ from regraft.data.text.lines import (
     source_name,
 )
 from regraft.data.text.records import Document, Example, check_class_labels
+from regraft.data.text.sheets import read_sheet_records
 from regraft.data.text.tables import Columns, Values, read_csv_records, read_parquet_records
 from regraft.errors import ConfigError, DataError
 
@@ -32,7 +33,10 @@ FASTTEXT_PREFIX = "__label__"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One record of a file, from line `row` to line `last_row`."""
+    """One record of a file, from line `row` to line `last_row`.
+
+    `cells` are all its values by column, where a table was read whole.
+    """
 
     text: str
     label: str | None
@@ -41,14 +45,20 @@ class Row:
     last_row: int
     pair: str | None = None
     id: str = ""
+    cells: dict[str, Any] | None = None
 
 
 @runtime_checkable
 class Reader(Protocol):
     """Reads one file. Raises DataError with the file and row of what it cannot read."""
 
-    def __call__(self, path: Path, *, data: DataSettings, need_label: bool) -> Iterator[Row]:
-        """All rows of the file in order; every row has a label if `need_label`."""
+    def __call__(
+        self, path: Path, *, data: DataSettings, need_label: bool, whole: bool
+    ) -> Iterator[Row]:
+        """All rows of the file in order; every row has a label if `need_label`.
+
+        If `whole`, rows have `cells` where there are columns, and a blank line is a row as well.
+        """
 
 
 READERS: Registry[Reader] = Registry("reader")
@@ -130,13 +140,18 @@ def load_examples(path: str | Path, *, data: DataSettings) -> list[Example]:
     return examples
 
 
-def read_rows(path: Path, *, data: DataSettings, need_label: bool) -> Iterator[Row]:
-    """Every record of one file or folder; raises DataError if there is none."""
+def read_rows(
+    path: Path, *, data: DataSettings, need_label: bool, whole: bool = False
+) -> Iterator[Row]:
+    """Every record of one file or folder; raises DataError if there is none.
+
+    If `whole`, with all columns, and with a row for every blank line.
+    """
     check_present(path)
     is_empty = True
-    for row in _reader_of(path)(path, data=data, need_label=need_label):
+    for row in _reader_of(path)(path, data=data, need_label=need_label, whole=whole):
         is_empty = False
-        if data.pair_column is not None:
+        if data.pair_column is not None and not (whole and is_blank(row)):
             _check_pair(row, data=data)
         yield row
     if is_empty:
@@ -145,6 +160,12 @@ def read_rows(path: Path, *, data: DataSettings, need_label: bool) -> Iterator[R
             "Expected at least one record with text.",
             remedy="Check the path and the file.",
         )
+
+
+def is_blank(row: Row) -> bool:
+    """Whether there is nothing in a row: no text, and no other cell."""
+    cells = row.cells.values() if row.cells is not None else (row.text, row.pair)
+    return all(cell is None or (isinstance(cell, str) and not cell.strip()) for cell in cells)
 
 
 def _reader_of(path: Path) -> Reader:
@@ -158,7 +179,7 @@ def _check_pair(row: Row, *, data: DataSettings) -> None:
     if row.pair is None:
         raise DataError(
             f"{row.source} has no columns, but data.pair_column is {data.pair_column!r}.",
-            "Pairs are read from .csv .tsv .jsonl .parquet.",
+            "Pairs are read from .csv .tsv .jsonl .parquet .xlsx.",
             remedy="Convert the file, or omit --pair-column.",
         )
     if not row.pair.strip():
@@ -204,16 +225,17 @@ def all_empty_error(path: Path, *, data: DataSettings) -> DataError:
 
 @register_reader(".tsv")
 @register_reader(".csv")
-def _read_csv(path: Path, *, data: DataSettings, need_label: bool) -> Iterator[Row]:
+def _read_csv(path: Path, *, data: DataSettings, need_label: bool, whole: bool) -> Iterator[Row]:
     source = source_name(path)
     records = read_csv_records(
         read_lines(path, encoding=data.encoding),
         source=source,
         columns=wanted_columns(data, need_label=need_label),
         delimiters=delimiters_of(path),
+        whole=whole,
     )
-    for (text, label, pair, name), row, last_row in records:
-        yield Row(text, label and label.strip(), source, row, last_row, pair, name or "")
+    for (text, label, pair, name), row, last_row, cells in records:
+        yield Row(text, label and label.strip(), source, row, last_row, pair, name or "", cells)
 
 
 def delimiters_of(path: Path) -> str:
@@ -229,14 +251,26 @@ def wanted_columns(data: DataSettings, *, need_label: bool) -> Columns:
 
 
 @register_reader(".parquet")
-def _read_parquet(path: Path, *, data: DataSettings, need_label: bool) -> Iterator[Row]:
+def _read_parquet(
+    path: Path, *, data: DataSettings, need_label: bool, whole: bool
+) -> Iterator[Row]:
     source = source_name(path)
     columns = wanted_columns(data, need_label=need_label)
-    for row, values in enumerate(read_parquet_records(path, columns=columns), start=1):
-        yield _row_of(values, source=source, row=row, data=data)
+    records = read_parquet_records(path, columns=columns, whole=whole)
+    for row, (values, cells) in enumerate(records, start=1):
+        yield _row_of(values, source=source, row=row, data=data, cells=cells)
 
 
-def _row_of(values: Values, *, source: str, row: int, data: DataSettings) -> Row:
+@register_reader(".xlsx")
+def _read_xlsx(path: Path, *, data: DataSettings, need_label: bool, whole: bool) -> Iterator[Row]:
+    columns = wanted_columns(data, need_label=need_label)
+    for values, row, cells, source in read_sheet_records(path, columns=columns, whole=whole):
+        yield _row_of(values, source=source, row=row, data=data, cells=cells)
+
+
+def _row_of(
+    values: Values, *, source: str, row: int, data: DataSettings, cells: dict[str, Any] | None
+) -> Row:
     """A record out of Python values."""
     has_pair = data.pair_column is not None
     return Row(
@@ -249,21 +283,26 @@ def _row_of(values: Values, *, source: str, row: int, data: DataSettings) -> Row
         if has_pair
         else None,
         id="" if values.id is None else str(values.id),
+        cells=cells,
     )
 
 
 @register_reader(".jsonl")
-def _read_jsonl(path: Path, *, data: DataSettings, need_label: bool) -> Iterator[Row]:
+def _read_jsonl(path: Path, *, data: DataSettings, need_label: bool, whole: bool) -> Iterator[Row]:
     lines = read_lines(path, encoding=data.encoding)
-    return _jsonl_rows(lines, source=source_name(path), data=data, need_label=need_label)
+    return _jsonl_rows(
+        lines, source=source_name(path), data=data, need_label=need_label, whole=whole
+    )
 
 
 def _jsonl_rows(
-    lines: Iterable[str], *, source: str, data: DataSettings, need_label: bool
+    lines: Iterable[str], *, source: str, data: DataSettings, need_label: bool, whole: bool
 ) -> Iterator[Row]:
     columns = wanted_columns(data, need_label=need_label)
     for row, line in enumerate(lines, start=1):
         if not line.strip():
+            if whole:
+                yield Row("", None, source, row, row, cells={})
             continue
         try:
             record = json.loads(line)
@@ -282,41 +321,49 @@ def _jsonl_rows(
             )
         columns.check(list(record), place=f"{source} row {row}", noun="key")
         values = Values(*(record.get(name) for name in columns.present(list(record))))
-        yield _row_of(values, source=source, row=row, data=data)
+        cells = record if whole else None
+        yield _row_of(values, source=source, row=row, data=data, cells=cells)
 
 
 @register_reader(".txt")
-def _read_plain(path: Path, *, data: DataSettings, need_label: bool) -> Iterator[Row]:
+def _read_plain(path: Path, *, data: DataSettings, need_label: bool, whole: bool) -> Iterator[Row]:
     lines = read_lines(path, encoding=data.encoding)
-    return _plain_rows(lines, source=source_name(path), data=data, need_label=need_label)
+    return _plain_rows(
+        lines, source=source_name(path), data=data, need_label=need_label, whole=whole
+    )
 
 
 def _plain_rows(
-    lines: Iterable[str], *, source: str, data: DataSettings, need_label: bool
+    lines: Iterable[str], *, source: str, data: DataSettings, need_label: bool, whole: bool
 ) -> Iterator[Row]:
     first, lines = peeked(lines)
     if first.startswith(FASTTEXT_PREFIX):
         separator = data.label_separator
-        yield from _fasttext_rows(lines, source=source, need_label=need_label, separator=separator)
+        yield from _fasttext_rows(
+            lines, source=source, need_label=need_label, whole=whole, separator=separator
+        )
     elif need_label and first:
         raise DataError(
             f"{source} is plain text and has no labels.",
             f"Labelled lines begin with {FASTTEXT_PREFIX}NAME.",
-            remedy="Give a csv, tsv, jsonl or parquet file, or a folder per class.",
+            remedy="Give a csv, tsv, jsonl, parquet or xlsx file, or a folder per class.",
         )
     elif data.documents == "blank":
         yield from _blank_separated_rows(lines, source=source)
     else:
         for row, line in enumerate(lines, start=1):
-            if text := line.strip():
+            text = line.strip()
+            if text or (whole and first):
                 yield Row(text, None, source, row, row)
 
 
 def _fasttext_rows(
-    lines: Iterable[str], *, source: str, need_label: bool, separator: str | None
+    lines: Iterable[str], *, source: str, need_label: bool, whole: bool, separator: str | None
 ) -> Iterator[Row]:
     for row, line in enumerate(lines, start=1):
         if not line.strip():
+            if whole:
+                yield Row("", None, source, row, row)
             continue
         words = line.split()
         labels = list(itertools.takewhile(lambda word: word.startswith(FASTTEXT_PREFIX), words))
@@ -344,14 +391,16 @@ def _blank_separated_rows(lines: Iterable[str], *, source: str) -> Iterator[Row]
             yield Row(text, None, source, block[0][0], block[-1][0])
 
 
-def _read_standard_input(path: Path, *, data: DataSettings, need_label: bool) -> Iterator[Row]:
+def _read_standard_input(
+    path: Path, *, data: DataSettings, need_label: bool, whole: bool
+) -> Iterator[Row]:
     first, lines = peeked(read_lines(path, encoding=data.encoding))
     rows = _jsonl_rows if first.startswith("{") else _plain_rows
-    return rows(lines, source=source_name(path), data=data, need_label=need_label)
+    return rows(lines, source=source_name(path), data=data, need_label=need_label, whole=whole)
 
 
 @register_reader(".spm")
-def _read_spm(path: Path, *, data: DataSettings, need_label: bool) -> Iterator[Row]:
+def _read_spm(path: Path, *, data: DataSettings, need_label: bool, whole: bool) -> Iterator[Row]:
     source = source_name(path)
     lines = read_lines(path, encoding=data.encoding)
     label_path = label_path_of(path)
@@ -390,7 +439,7 @@ def label_path_of(spm_path: Path) -> Path:
     return zipped_path if zipped and zipped_path.exists() else plain_path
 
 
-def _read_folder(path: Path, *, data: DataSettings, need_label: bool) -> Iterator[Row]:
+def _read_folder(path: Path, *, data: DataSettings, need_label: bool, whole: bool) -> Iterator[Row]:
     """Each .txt file is a document; its folder under `path` is the label."""
     files = folder_files(path)
     in_classes = [file for file in files if file.parent != path]
@@ -405,7 +454,9 @@ def _read_folder(path: Path, *, data: DataSettings, need_label: bool) -> Iterato
         lines = list(read_lines(file, encoding=data.encoding))
         label = file.relative_to(path).parts[0] if file.parent != path else None
         text = "".join(lines).strip()
-        yield Row(text, label, str(file), 1, max(1, len(lines)), id=str(file.relative_to(path)))
+        name = str(file.relative_to(path))
+        cells = {"file": name, "text": text} if whole else None
+        yield Row(text, label, str(file), 1, max(1, len(lines)), id=name, cells=cells)
 
 
 def folder_files(path: Path) -> list[Path]:

@@ -14,6 +14,8 @@ from regraft.runtime import optional
 
 # The csv module refuses fields above 128 KiB by default; documents can be longer.
 _LONGEST_FIELD = 2**31 - 1
+# Records of a parquet file that are in memory at once.
+_BATCH_ROWS = 4096
 
 
 class Values(NamedTuple):
@@ -67,21 +69,40 @@ class Columns:
         )
 
 
+def unique_names(names: Iterable[str]) -> list[str]:
+    """The names of columns; the second of one name gets a number, such as `note_2`."""
+    unique: dict[str, None] = {}
+    for name in names:
+        number, candidate = 2, name
+        while candidate in unique:
+            candidate, number = f"{name}_{number}", number + 1
+        unique[candidate] = None
+    return list(unique)
+
+
 def read_csv_records(
-    lines: Iterable[str], *, source: str, columns: Columns, delimiters: str
-) -> Iterator[tuple[Values, int, int]]:
-    """(values, first line, last line) of each record below the header; blank lines are skipped."""
+    lines: Iterable[str], *, source: str, columns: Columns, delimiters: str, whole: bool
+) -> Iterator[tuple[Values, int, int, dict[str, str] | None]]:
+    """(values, first line, last line, cells) of each record below the header.
+
+    Blank lines are skipped, and cells are None, unless the table is read whole.
+    """
     header_line, lines = peeked(lines)
     if not header_line:
         return
     csv.field_size_limit(_LONGEST_FIELD)
     delimiter = _likely_delimiter(header_line, delimiters, wanted=columns.text)
     records = _split_records(lines, source=source, delimiter=delimiter)
-    header, _, _ = next(records)
+    header = next(fields for fields, _, _ in records if fields)
     names = [name.strip() for name in header]
     columns.check(names, place=source)
     places = [None if name is None else names.index(name) for name in columns.present(names)]
+    all_names = unique_names(names)
     for fields, row, last_row in records:
+        if not fields:
+            if not whole:
+                continue
+            fields = [""] * len(header)
         if len(fields) != len(header):
             span = f" (to row {last_row}: is a quote left open?)" if last_row > row else ""
             raise DataError(
@@ -89,7 +110,9 @@ def read_csv_records(
                 f"The header has {len(header)}.",
                 remedy=f'Quote texts that contain {delimiter!r} or newlines with "...".',
             )
-        yield Values(*(None if at is None else fields[at] for at in places)), row, last_row
+        values = Values(*(None if at is None else fields[at] for at in places))
+        cells = dict(zip(all_names, fields, strict=True)) if whole else None
+        yield values, row, last_row, cells
 
 
 def relabelled_csv(
@@ -104,7 +127,7 @@ def relabelled_csv(
     header_line, _ = peeked(lines)
     delimiter = _likely_delimiter(header_line, delimiters, wanted=columns.text)
     records = _split_records(lines, source=source, delimiter=delimiter)
-    header, _, _ = next(records)
+    header = next(fields for fields, _, _ in records if fields)
     place = [name.strip() for name in header].index(columns.label)
     written = list(lines)
     for fields, row, last_row in records:
@@ -130,6 +153,7 @@ def _likely_delimiter(header_line: str, delimiters: str, *, wanted: str) -> str:
 def _split_records(
     lines: Iterable[str], *, source: str, delimiter: str
 ) -> Iterator[tuple[list[str], int, int]]:
+    """(fields, first line, last line) of each record; a blank line has no fields."""
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
         row = reader.line_num + 1
@@ -139,8 +163,7 @@ def _split_records(
             raise _quote_error(source, row=row, last_row=reader.line_num, error=error) from error
         if fields is None:
             return
-        if fields:
-            yield fields, row, reader.line_num
+        yield fields, row, reader.line_num
 
 
 def _quote_error(source: str, *, row: int, last_row: int, error: csv.Error) -> DataError:
@@ -162,19 +185,24 @@ def _quote_error(source: str, *, row: int, last_row: int, error: csv.Error) -> D
     )
 
 
-def read_parquet_records(path: Path, *, columns: Columns) -> Iterator[Values]:
-    """Each record as Python values, read batch by batch."""
+def read_parquet_records(
+    path: Path, *, columns: Columns, whole: bool
+) -> Iterator[tuple[Values, dict[str, Any] | None]]:
+    """Each record as Python values, read batch by batch, with its cells if the table is whole."""
     with opened_parquet(path) as file:
         names = file.schema_arrow.names
         columns.check(names, place=str(path))
         wanted = columns.present(names)
-        present = list(dict.fromkeys(name for name in wanted if name is not None))
-        for batch in file.iter_batches(columns=present):
-            parts = [
-                [None] * len(batch) if name is None else batch.column(name).to_pylist()
-                for name in wanted
-            ]
-            yield from map(Values, *parts)
+        wanted_names = dict.fromkeys(name for name in wanted if name is not None)
+        read = names if whole else list(wanted_names)
+        for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=read):
+            # By place: names may occur twice.
+            parts = [batch.column(place).to_pylist() for place in range(batch.num_columns)]
+            places = [None if name is None else batch.schema.names.index(name) for name in wanted]
+            all_names = unique_names(batch.schema.names)
+            for record in zip(*parts, strict=True):
+                values = Values(*(None if place is None else record[place] for place in places))
+                yield values, dict(zip(all_names, record, strict=True)) if whole else None
 
 
 def opened_parquet(path: Path) -> Any:
