@@ -89,7 +89,7 @@ REAL = Plan(
     # Small on purpose: in minutes twice the tokens teach more than twice the width.
     pretraining={
         **_STAGED,
-        "train.minutes": 2.0,
+        "train.minutes": 2.5,
         "tokenizer.size": 16_384,
         "objective.sampled_tokens": 1024,
         "data.max_length": 128,
