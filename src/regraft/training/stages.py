@@ -67,8 +67,8 @@ FEWEST_WORDS = 100
 
 # The stage words reads a text until it has seen about so many tokens, twice at most: on 4.5 million
 # tokens of French reviews, logistic regression on the vectors had 80.5, 82.0, 81.2 and 79.3 % in
-# cross-validation after 1, 2, 3 and 6 passes (2026-11-18). That is seconds; where it is not, because
-# the minutes are few or the machine is busy, it is still worth half of them.
+# cross-validation after 1, 2, 3 and 6 passes (2026-11-18). That takes seconds; with few minutes or
+# on a busy machine it is still worth half of them.
 WORDS_TOKENS = 9_000_000
 WORDS_PASSES = 2
 WORDS_SHARE = 0.5
