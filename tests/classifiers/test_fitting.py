@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from regraft.apps.cli import app
 from regraft.classifiers.base import load_classifier
-from regraft.classifiers.fitting import FitResult, fit, fit_again
+from regraft.classifiers.fit_result import FitResult
+from regraft.classifiers.fitting import fit, fit_again
 from regraft.classifiers.scoring import Evaluation, score_classifier
 from regraft.config.resolution import resolve
 from regraft.config.schema import Settings
@@ -97,6 +98,29 @@ def test_label_issues_are_rows_of_the_training_file(fitted, files):
     for issue in issues:
         assert rows[issue.row - 1] == {"text": issue.text, "label": issue.label}
         assert issue.proposal in set(result.labels) - {issue.label}
+
+
+def test_result_has_a_forecast_and_comes_back_from_disk(fitted):
+    out, result = fitted
+    assert [point.num_labels for point in result.label_curve if point.is_forecast] == [60, 120, 240]
+    assert result.coverage[-1].coverage == 1
+    assert result.abstain_below is None is load_classifier(out).abstain_below
+    assert FitResult.from_dict(json.loads(json.dumps(result.to_dict()))) == result
+
+
+def test_target_accuracy_leaves_labels_empty(files, settings, tmp_path):
+    """Without --text: the labelled texts are the text, and too few for a base."""
+    out = tmp_path / "run"
+    result = fit(
+        train=files["train"], out=out, settings=settings, minutes=0.1, target_accuracy=0.9999
+    )
+    assert result.num_documents == 60
+    assert load_classifier(out).abstain_below == result.abstain_below > 0.5
+    (tmp_path / "new.txt").write_text("qwerty\n", encoding="utf-8")
+    answer = CliRunner().invoke(app, ["predict", str(out), str(tmp_path / "new.txt"), "--json"])
+    assert json.loads(answer.stdout)[0]["predicted_label"] is None
+    with pytest.raises(ConfigError):
+        fit(train=files["train"], out=out, settings=settings, abstain_below=2)
 
 
 def test_loaded_classifier_says_what_the_members_say_by_weight(fitted, files):
@@ -326,6 +350,6 @@ def test_command_reads_settings_from_a_file(files, tmp_path):
     done = CliRunner().invoke(app, ["fit", *map(str, [*given, *out])])
     assert done.exit_code == 0, done.output
     assert read_settings(tmp_path / "run").model.width == 16
-    done = CliRunner().invoke(app, ["fit", "--train", str(files["train"])])
+    done = CliRunner().invoke(app, ["fit", "--text", str(files["text"])])
     assert done.exit_code == 2
-    assert "--text is missing" in done.stderr
+    assert "--train is missing" in done.stderr

@@ -356,3 +356,14 @@ def test_killed_command_is_continued_byte_for_byte(
         assert done.stdout == b""
         assert out.read_bytes() == whole.read_bytes()
         assert not journal_folder(out).exists()
+
+
+def test_unsure_rows_have_no_label_and_top_k_replaces_the_other_columns(ask, tmp_path):
+    path, out = tmp_path / "new.csv", tmp_path / "out.csv"
+    path.write_text("text\ncharming vivid\n", encoding="utf-8")
+    predict_to_file(replace(ask(path), abstain_below=1.0, top_k=1), out)
+    header, row = csv.reader(out.read_text(encoding="utf-8").splitlines())
+    assert header == ["text", "predicted_label", "predicted_probability", "top_1", "p(top_1)"]
+    assert row[1] == ""
+    assert row[3] in ("negative", "positive")
+    assert row[2] == row[4]

@@ -9,13 +9,16 @@ import pytest
 from comparisons import arm, comparison, interval
 from pages import check_readable, check_self_contained
 
-from regraft.classifiers.fitting import FitResult
+from regraft.classifiers.fit_result import FitResult
 from regraft.classifiers.held_out import MemberScore
+from regraft.classifiers.learning_curve import LabelPoint
 from regraft.comparison.fit_test import MEMBER_ARMS
 from regraft.comparison.results import Comparison, PairedTest
 from regraft.config.resolution import resolve, settings_to_dict
+from regraft.data.text.label_issues import LabelIssue, write_label_issues
 from regraft.report.fit_html import write_fit_report
 from regraft.runtime.files import write_json
+from regraft.stats.selective import CoveragePoint
 from regraft.stats.significance import Interval
 
 ACCURACIES = {"blend": 0.861, "linear": 0.812, "latent": 0.838, "features": 0.849}
@@ -61,6 +64,9 @@ def fit_result(run_dir: Path, **changes: object) -> FitResult:
         weights=WEIGHTS,
         temperature=1.21,
         num_label_issues=0,
+        abstain_below=None,
+        coverage=(),
+        label_curve=(),
         minutes=10.0,
         seconds=432.0,
     )
@@ -127,3 +133,28 @@ def test_fit_report_for_programs(run_dir: Path):
         rows = list(csv.DictReader(file))
     assert [row["member"] for row in rows] == list(ACCURACIES)
     assert rows[1]["weight"] == "0.22"
+
+
+def test_fit_report_shows_what_held_out_examples_say(run_dir: Path):
+    issue = LabelIssue(17, "r-17", "A dull book.", "positive", "negative", 0.93)
+    write_label_issues(run_dir / "label_issues.csv", [issue])
+    curve = tuple(
+        LabelPoint(size, interval(score, 0.02), is_forecast=size >= 400)
+        for size, score in ((80, 0.7), (160, 0.75), (320, 0.8), (400, 0.81), (800, 0.84))
+    )
+    result = fit_result(
+        run_dir,
+        num_label_issues=1,
+        abstain_below=0.8,
+        coverage=(CoveragePoint(0.9, 0.5, 0.97), CoveragePoint(0.6, 1.0, 0.86)),
+        label_curve=curve,
+    )
+    paths = write_fit_report(result, None, run_dir / "report")
+    assert {"labels.png", "coverage.svg"} <= set(paths)
+    page = paths["report.html"].read_text(encoding="utf-8")
+    check_readable(page)
+    check_self_contained(page)
+    texts = page, paths["report.md"].read_text(encoding="utf-8")
+    for text in texts:
+        for fact in ("400 more labels", "Row 17 (r-17)", "A dull book.", "0.800"):
+            assert fact in text

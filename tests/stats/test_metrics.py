@@ -339,3 +339,25 @@ def test_thresholds_are_the_best_of_each_label_or_one_half():
         chances_N, truth_N = probabilities_NC[:, label], targets_NC[:, label]
         best = max(f1_score(truth_N, chances_N >= threshold) for threshold in chances_N)
         assert f1_score(truth_N, chances_N >= thresholds_C[label]) == pytest.approx(best)
+
+
+def test_steady_temperature_is_between_the_fitted_one_and_one() -> None:
+    generator = np.random.default_rng(3)
+    for sharpness, num in ((0.4, 100), (2.5, 100), (0.4, 2_000)):
+        scores = 3 * generator.normal(size=(num, 3))
+        truth = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+        targets = (truth.cumsum(axis=1) > generator.random((num, 1))).argmax(axis=1)
+        chances = metrics.tempered(truth, 1 / sharpness)
+        fitted, steady = (
+            find(chances, targets) for find in (metrics.fit_temperature, metrics.steady_temperature)
+        )
+        assert 1 < steady < fitted or fitted < steady < 1
+        if num == 2_000:
+            assert steady == pytest.approx(fitted, rel=0.1)
+
+
+def test_steady_temperature_without_evidence_is_one() -> None:
+    even = np.full((30, 2), 0.5)
+    assert metrics.steady_temperature(even, np.arange(30) % 2) == 1.0
+    unknown = np.array([[1.0, 0.0]] * 3)
+    assert metrics.steady_temperature(unknown, np.array([1, 1, 1])) == 1.0

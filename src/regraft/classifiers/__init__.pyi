@@ -1,3 +1,4 @@
+from .abstention import check_share
 from .attribution import Explainer
 from .base import (
     Classifier,
@@ -31,7 +32,8 @@ from .finetuning import (
     without_base,
 )
 from .fit_plan import FitLimit
-from .fitting import FitResult, fit, fit_again, fit_examples
+from .fit_result import FitResult
+from .fitting import fit, fit_again, fit_examples
 from .journal import journal_folder
 from .logistic import RegressionModel, TunedRegression, fit_in_space, fit_regression, unit_length
 from .neural import NeuralClassifier
@@ -79,6 +81,7 @@ __all__ = [
     "TextClassifier",
     "TunedRegression",
     "blended",
+    "check_share",
     "classifier_kinds",
     "document_vectors",
     "evaluate",

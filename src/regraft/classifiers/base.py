@@ -71,6 +71,11 @@ class Classifier(ABC):
         return ()
 
     @property
+    def abstain_below(self) -> float | None:
+        """The confidence below which `prediction` gives no label; None if it always gives one."""
+        return None
+
+    @property
     def temperature(self) -> float | None:
         """What scores are divided by to calibrate the probabilities; None if they are not."""
         return None
@@ -255,19 +260,35 @@ def single_texts(contents: Sequence[Content]) -> list[str]:
 
 
 def prediction(
-    labels: Sequence[str], probabilities: Sequence[float], *, thresholds: Sequence[float] = ()
+    labels: Sequence[str],
+    probabilities: Sequence[float],
+    *,
+    thresholds: Sequence[float] = (),
+    abstain_below: float | None = None,
+    top_k: int | None = None,
 ) -> dict[str, Any]:
     """The prediction for one text as plain values: its label and all probabilities, to six digits.
 
-    With thresholds, the label is the list of all labels that reach theirs.
+    With thresholds, the label is the list of all labels that reach theirs. A label less probable
+    than `abstain_below` is not given: it is None, or missing in the list. With `top_k`, only so
+    many probabilities are given, the highest first.
     """
     rounded = [round(probability, 6) for probability in probabilities]
     by_label = dict(zip(labels, rounded, strict=True))
+    if top_k is not None:
+        ranked = sorted(range(len(labels)), key=probabilities.__getitem__, reverse=True)
+        by_label = {labels[place]: rounded[place] for place in ranked[:top_k]}
+    least = 0.0 if abstain_below is None else abstain_below
     if thresholds:
         reached = zip(labels, probabilities, thresholds, strict=True)
         return {
-            "label": [label for label, chance, needed in reached if chance >= needed],
+            "label": [label for label, chance, needed in reached if chance >= max(needed, least)],
             "probabilities": by_label,
         }
     best = max(range(len(labels)), key=probabilities.__getitem__)
-    return {"label": labels[best], "probability": rounded[best], "probabilities": by_label}
+    is_answered = probabilities[best] >= least
+    return {
+        "label": labels[best] if is_answered else None,
+        "probability": rounded[best],
+        "probabilities": by_label,
+    }

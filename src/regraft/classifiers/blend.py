@@ -54,6 +54,12 @@ class Blend(Classifier):
         return float(self.info.result["temperature"])
 
     @property
+    def abstain_below(self) -> float | None:
+        """What `regraft fit` was asked for, or chose for a target accuracy."""
+        below: float | None = self.info.result["abstain_below"]
+        return below
+
+    @property
     def active_members(self) -> dict[str, Classifier]:
         """Members with non-zero weight."""
         return {name: member for name, member in self.by_name.items() if self.weights[name] > 0}

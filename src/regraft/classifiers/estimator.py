@@ -21,7 +21,8 @@ from regraft.classifiers.finetuning import (
     texts_of,
 )
 from regraft.classifiers.fit_plan import FitLimit
-from regraft.classifiers.fitting import FitResult, fit_examples
+from regraft.classifiers.fit_result import FitResult
+from regraft.classifiers.fitting import fit_examples
 from regraft.config import SINGLE_LABEL, Task, check_task, replace, resolve
 from regraft.data import (
     VALID_SHARE,

@@ -3,14 +3,13 @@
 What the recipe consists of, and what each part is worth: docs/concepts/recipe.md.
 """
 
-import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from regraft.classifiers.abstention import ALWAYS_ANSWER, Abstention
 from regraft.classifiers.blend import member_dir
 from regraft.classifiers.embeddings import (
     BaseSpace,
@@ -20,7 +19,9 @@ from regraft.classifiers.embeddings import (
 )
 from regraft.classifiers.fit_bases import can_teach, make_bases
 from regraft.classifiers.fit_plan import Clock, FitLimit, read_plan
-from regraft.classifiers.held_out import ISSUES_NAME, HeldOut, MemberScore, find_label_issues
+from regraft.classifiers.fit_result import FitResult
+from regraft.classifiers.held_out import ISSUES_NAME, HeldOut, find_label_issues
+from regraft.classifiers.learning_curve import label_curve
 from regraft.classifiers.logistic import RegressionModel, fit_in_space
 from regraft.classifiers.tfidf import fit_latent, fit_linear
 from regraft.config import Settings, replace, resolve
@@ -48,8 +49,8 @@ from regraft.data import (
     write_view,
 )
 from regraft.errors import ConfigError, DataError, RunFolderError
-from regraft.runtime import SILENT, Progress, duration, num_processes
-from regraft.stats import Interval
+from regraft.runtime import SILENT, Progress, num_processes
+from regraft.stats import coverage_curve, thinned
 from regraft.training import LoadedRun, RunFolder, RunInfo, open_run, read_info, read_settings
 
 # Fewer labels cannot show which member is better.
@@ -70,56 +71,8 @@ LEAST_KNOWN = 0.7
 _LOOKED_AT = 2_000
 
 
-@dataclass(frozen=True)
-class FitResult:
-    """What `regraft fit` made, and its scores on held-out labels."""
-
-    run_dir: str
-    labels: tuple[str, ...]
-    num_train: int
-    num_valid: int
-    num_documents: int
-    num_tokens: int
-    num_bases: int
-    # How often each base has seen the text.
-    passes: list[float]
-    scores: dict[str, MemberScore]
-    weights: dict[str, float]
-    temperature: float
-    # Rows of label_issues.csv, which are about the examples that were held out.
-    num_label_issues: int
-    # The time budget; None if the number of bases was given.
-    minutes: float | None
-    seconds: float
-    # Documents like the labelled ones, where they are only a part of the text.
-    num_alike: int | None = None
-    # The files it was made from: `text`, `train` and `valid`.
-    files: dict[str, list[str]] = dataclasses.field(default_factory=dict)
-
-    @property
-    def time_taken(self) -> str:
-        """In words, with the time budget if there was one."""
-        budget = "" if self.minutes is None else f" (budget {duration(60 * self.minutes)})"
-        return f"{duration(self.seconds)}{budget}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "FitResult":
-        """Read what `to_dict` gave."""
-        scores = {
-            name: MemberScore(
-                Interval(**score["accuracy"]), weight=score["weight"], seconds=score["seconds"]
-            )
-            for name, score in values["scores"].items()
-        }
-        return cls(**{**values, "labels": tuple(values["labels"]), "scores": scores})
-
-
 def fit(
-    texts: Sequence[str | Path],
+    texts: Sequence[str | Path] = (),
     *,
     train: str | Path,
     valid: str | Path | None = None,
@@ -127,14 +80,18 @@ def fit(
     settings: Settings | None = None,
     minutes: float | None = None,
     bases: int | None = None,
+    abstain_below: float | None = None,
+    target_accuracy: float | None = None,
     resume: bool = False,
     progress: Progress = SILENT,
 ) -> FitResult:
     """Make a classifier from the examples in `train` and all `texts` in about `minutes` (30).
 
-    With a number of `bases` instead, the result does not depend on how busy the machine is.
-    `settings` are those of pre-training, by default the preset `bag`. Without `valid` everything is
-    chosen by cross-validation, so that members learn from all labels.
+    With a number of `bases` instead, the result does not depend on how busy the machine is. Without
+    `texts` the labelled texts are the text. `settings` are those of pre-training, by default the
+    preset `bag`. Without `valid` everything is chosen by cross-validation, so that members learn
+    from all labels. Below the confidence `abstain_below` the classifier does not answer;
+    `target_accuracy` chooses that confidence on held-out examples.
     """
     return _fit_files(
         texts,
@@ -143,6 +100,7 @@ def fit(
         out=out,
         settings=settings or resolve("pretrain", preset="bag"),
         limit=FitLimit.of(minutes=minutes, bases=bases),
+        abstention=Abstention(abstain_below, target_accuracy),
         resume=resume,
         progress=progress,
     )
@@ -177,6 +135,7 @@ def fit_again(
         out=out,
         settings=read_settings(Path(like)),
         limit=FitLimit.like(plan, minutes=before.minutes),
+        abstention=Abstention(before.abstain_below),
         fingerprints=read_info(Path(like)).fingerprints,
         resume=resume,
         progress=progress,
@@ -191,6 +150,7 @@ def _fit_files(
     out: str | Path,
     settings: Settings,
     limit: FitLimit,
+    abstention: Abstention,
     fingerprints: dict[str, str] | None = None,
     resume: bool,
     progress: Progress,
@@ -217,6 +177,7 @@ def _fit_files(
         settings=settings,
         limit=limit,
         files={name: list(map(str, paths)) for name, paths in files.items()},
+        abstention=abstention,
         resume=resume,
         progress=progress,
     )
@@ -232,6 +193,7 @@ def fit_examples(
     settings: Settings,
     limit: FitLimit,
     files: dict[str, list[str]] | None = None,
+    abstention: Abstention = ALWAYS_ANSWER,
     resume: bool = False,
     progress: Progress = SILENT,
 ) -> FitResult:
@@ -244,6 +206,7 @@ def fit_examples(
             "regraft fit starts processes of its own, on one machine.",
             remedy="Start it without torchrun; `regraft pretrain` runs in many.",
         )
+    abstention.check()
     _check_examples(examples, watched)
     for warning in label_warnings(examples):
         progress.say(f"Warning: {labelled}: {warning}")
@@ -256,6 +219,7 @@ def fit_examples(
             settings=settings,
             limit=limit,
             files=files or {},
+            abstention=abstention,
             resume=resume,
             progress=progress,
         )
@@ -290,6 +254,7 @@ def _fit(
     settings: Settings,
     limit: FitLimit,
     files: dict[str, list[str]],
+    abstention: Abstention,
     resume: bool,
     progress: Progress,
 ) -> FitResult:
@@ -349,6 +314,9 @@ def _fit(
     weights, temperature = held_out.weights()
     issues = find_label_issues(judged, held_out.blend_NC, labels=labels)
     write_label_issues(folder.run_dir / ISSUES_NAME, issues)
+    progress.say("Measuring how the score grows with the number of labels.")
+    curve = () if watched else label_curve(held_out, [e.text for e in examples], weights=weights)
+    coverage = coverage_curve(held_out.blend_NC, held_out.targets_N)
     for name, member in members.items():
         member.save(member_dir(folder.run_dir, name))
     result = FitResult(
@@ -365,6 +333,9 @@ def _fit(
         weights=weights,
         temperature=temperature,
         num_label_issues=len(issues),
+        abstain_below=abstention.threshold(coverage, num_examples=len(judged), progress=progress),
+        coverage=thinned(coverage),
+        label_curve=curve,
         minutes=limit.minutes,
         seconds=clock.seconds,
         files=files,

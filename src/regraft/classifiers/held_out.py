@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 from regraft.classifiers.logistic import NUM_FOLDS, RegressionModel, stratified_folds
 from regraft.classifiers.weights import blended, choose_weights
 from regraft.data import Example, LabelIssue, Labels
-from regraft.stats import Interval, accuracy_interval, fit_temperature, label_doubts
+from regraft.stats import (
+    Interval,
+    accuracy_interval,
+    fit_temperature,
+    label_doubts,
+    steady_temperature,
+)
 
 # In the run folder.
 ISSUES_NAME = "label_issues.csv"
@@ -60,10 +66,16 @@ class HeldOut:
         return np.stack([self.of(name) for name in self.active_names])
 
     def weights(self) -> tuple[dict[str, float], float]:
-        """The weight of every member, 0 if it is not blended, and the temperature of the blend."""
+        """The weight of every member, 0 if it is not blended, and the temperature of the blend.
+
+        The temperature is fitted on a blend with weights from other folds, and moved towards 1 by
+        its standard error. Members linear and latent, 200 and 400 labels of five sets, three seeds,
+        test: calibration error 2.9 points, cross-entropy 0.429; fitted on the blend itself without
+        that move 3.6 and 0.436, without a temperature 15.7 and 0.580 (2026-11-18).
+        """
         weights_M = choose_weights(self.active_MNC, self.targets_N)
-        temperature = fit_temperature(blended(self.active_MNC, weights_M), self.targets_N)
         active = dict(zip(self.active_names, weights_M.tolist(), strict=True))
+        temperature = steady_temperature(self._crossed(is_tempered=False), self.targets_N)
         return dict.fromkeys(self.members, 0.0) | active, temperature
 
     @cached_property
@@ -72,13 +84,18 @@ class HeldOut:
 
         Members chose their C by the same examples, so they are slightly optimistic.
         """
+        return self._crossed(is_tempered=True)
+
+    def _crossed(self, *, is_tempered: bool) -> Float[np.ndarray, "N C"]:
         blend_NC: NDArray[np.float64] = np.zeros_like(self.active_MNC[0])
         folds_N = stratified_folds(self.targets_N, num_folds=NUM_FOLDS, seed=self.seed)
         for fold in np.unique(folds_N):
             here_N = folds_N == fold
             known_MKC, targets_K = self.active_MNC[:, ~here_N], self.targets_N[~here_N]
             weights_M = choose_weights(known_MKC, targets_K)
-            temperature = fit_temperature(blended(known_MKC, weights_M), targets_K)
+            temperature = 1.0
+            if is_tempered:
+                temperature = steady_temperature(blended(known_MKC, weights_M), targets_K)
             blend_NC[here_N] = blended(
                 self.active_MNC[:, here_N], weights_M, temperature=temperature
             )

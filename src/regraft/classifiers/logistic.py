@@ -288,6 +288,45 @@ def tune(
     return _best(answers, targets_N, fitted_at, labels=labels, judged_by="folds")
 
 
+def subset_probabilities(
+    matrix: Matrix,
+    targets_N: Int[np.ndarray, " N"],
+    *,
+    strength: float,
+    sizes: Sequence[int],
+    num_classes: int,
+    num_folds: int,
+    seed: int,
+) -> Float[np.ndarray, "S N C"]:
+    """Held-out probabilities with fewer training rows: nested, stratified parts of every fold.
+
+    The folds are those of `tune`.
+    """
+    rows, _ = _turned(matrix)
+    folds_N = stratified_folds(targets_N, num_folds=num_folds, seed=seed)
+    chances_SNC = np.zeros((len(sizes), len(targets_N), num_classes))
+    for fold in np.unique(folds_N):
+        order = _spread(targets_N, np.flatnonzero(folds_N != fold), seed=seed)
+        for chances_NC, size in zip(chances_SNC, sizes, strict=True):
+            part = order[:size]
+            fitted = _fit(rows[part], targets_N[part], strength, seed=seed)
+            chances_NC[folds_N == fold] = _probabilities(fitted, rows[folds_N == fold], num_classes)
+    return chances_SNC
+
+
+def _spread(
+    targets_N: Int[np.ndarray, " N"], places: Int[np.ndarray, " K"], *, seed: int
+) -> Int[np.ndarray, " K"]:
+    """An order of rows in which every class is spread evenly, its first row at the start."""
+    generator = np.random.default_rng(seed)
+    shuffled = generator.permutation(places)
+    ranks = np.zeros(len(shuffled))
+    for target in np.unique(targets_N[shuffled]):
+        own = np.flatnonzero(targets_N[shuffled] == target)
+        ranks[own] = np.arange(len(own)) / len(own)
+    return shuffled[np.argsort(ranks, kind="stable")]
+
+
 def stratified_folds(
     targets_N: Int[np.ndarray, " N"], *, num_folds: int, seed: int
 ) -> Int[np.ndarray, " N"]:

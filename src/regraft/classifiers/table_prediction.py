@@ -69,11 +69,16 @@ class TablePrediction:
 
 @dataclass(frozen=True)
 class Answers:
-    """The columns that a prediction adds to a table; a `separator` joins the labels of a set."""
+    """The columns that a prediction adds to a table; a `separator` joins the labels of a set.
+
+    With `top_k`, the most probable labels with their probabilities replace those of all labels.
+    """
 
     labels: tuple[str, ...]
     thresholds: tuple[float, ...]
     separator: str | None
+    abstain_below: float | None = None
+    top_k: int | None = None
 
     def columns(self, taken: Sequence[Column]) -> tuple[Column, ...]:
         """Their names are new: if the table has one of them, all get a number, such as `_2`."""
@@ -81,7 +86,10 @@ class Answers:
         columns = [Column(LABEL_COLUMN, "list" if is_set and self.separator is None else "text")]
         if not is_set:
             columns.append(Column(PROBABILITY_COLUMN, "probability"))
-        columns += [Column(f"p({label})", "probability") for label in self.labels]
+        if self.top_k is None:
+            columns += [Column(f"p({label})", "probability") for label in self.labels]
+        for place in range(1, min(self.top_k or 0, len(self.labels)) + 1):
+            columns += [Column(f"top_{place}", "text"), Column(f"p(top_{place})", "probability")]
         names = {column.name for column in taken}
         for number in itertools.count(1):
             suffix = "" if number == 1 else f"_{number}"
@@ -91,15 +99,23 @@ class Answers:
 
     def cells(self, probabilities: Sequence[float]) -> list[Any]:
         """The cells of one row; all None for a row without text."""
-        num_cells = len(self.labels) + (1 if self.thresholds else 2)
         if np.isnan(probabilities[0]):
-            return [None] * num_cells
-        answer = prediction(self.labels, probabilities, thresholds=self.thresholds)
+            return [None] * len(self.columns([]))
+        answer = prediction(
+            self.labels,
+            probabilities,
+            thresholds=self.thresholds,
+            abstain_below=self.abstain_below,
+            top_k=self.top_k,
+        )
         label = answer["label"]
         if isinstance(label, list) and self.separator is not None:
             label = self.separator.join(label)
         first = [label] if self.thresholds else [label, answer["probability"]]
-        return [*first, *answer["probabilities"].values()]
+        by_label = answer["probabilities"]
+        if self.top_k is not None:
+            return [*first, *itertools.chain.from_iterable(by_label.items())]
+        return [*first, *by_label.values()]
 
 
 @dataclass(frozen=True)
@@ -111,6 +127,9 @@ class TableTask:
     paths: tuple[Path, ...]
     data: DataSettings
     cluster: str | None = None
+    # None: as the classifier was fitted to answer.
+    abstain_below: float | None = None
+    top_k: int | None = None
 
     @property
     def has_stream(self) -> bool:
@@ -126,7 +145,14 @@ class TableTask:
         """The columns to add, in this format."""
         has_lists = ending in (".json", ".jsonl", ".parquet")
         separator = None if has_lists else self.data.label_separator or "|"
-        return Answers(self.classifier.labels, self.classifier.thresholds, separator)
+        below = self.abstain_below
+        return Answers(
+            self.classifier.labels,
+            self.classifier.thresholds,
+            separator,
+            abstain_below=self.classifier.abstain_below if below is None else below,
+            top_k=self.top_k,
+        )
 
 
 def predict_to_stream(

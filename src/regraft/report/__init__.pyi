@@ -10,6 +10,7 @@ from .attention_figures import (
     sinusoids_picture,
 )
 from .fit_html import write_fit_report
+from .held_out_html import forecast_sentence
 from .sentences import base_arm, percent
 from .tables import comparison_to_dict
 from .writer import write_report
@@ -19,6 +20,7 @@ __all__ = [
     "base_arm",
     "comparison_to_dict",
     "darkest_weight",
+    "forecast_sentence",
     "learned_picture",
     "mask_picture",
     "mask_title",

@@ -146,8 +146,6 @@ def macro_f1_figure(comparison: Comparison) -> "Figure":
 def _label_curve(
     comparison: Comparison, *, score: Callable[[CurvePoint], Interval], title: str
 ) -> "tuple[Figure, Axes, list[Line]]":
-    from matplotlib.ticker import NullFormatter, NullLocator
-
     styles = arm_styles(arm.name for arm in comparison.arms)
     names = list(dict.fromkeys(point.arm for point in comparison.curve))
     lines = []
@@ -167,8 +165,16 @@ def _label_curve(
             )
         )
     lines = _few_bands(lines, comparison)
+    figure, axes = label_axes(lines, title=title)
+    return figure, axes, lines
+
+
+def label_axes(lines: Sequence[Line], *, title: str) -> "tuple[Figure, Axes]":
+    """Lines over the number of labels, on a log axis."""
+    from matplotlib.ticker import NullFormatter, NullLocator
+
     figure, axes = line_axes([line.name for line in lines])
-    sizes = sorted({point.num_labels for point in comparison.curve})
+    sizes = sorted({int(size) for line in lines for size in line.xs})
     axes.set_xscale("log")
     axes.set_xlim(sizes[0] / 1.05, sizes[-1] * 1.05)
     axes.set_xticks(_apart(sizes), [f"{size:,}" for size in _apart(sizes)])
@@ -176,7 +182,7 @@ def _label_curve(
     axes.xaxis.set_minor_formatter(NullFormatter())
     name_axes(axes, title=title, across="labelled examples")
     draw_lines(axes, lines)
-    return figure, axes, lines
+    return figure, axes
 
 
 def _few_bands(lines: Sequence[Line], comparison: Comparison) -> list[Line]:

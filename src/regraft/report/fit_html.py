@@ -18,7 +18,11 @@ from regraft.report import sentences as words
 from regraft.report.comparison_html import comparison_to_html
 from regraft.report.drawing import arm_styles, write_figures
 from regraft.report.figures import comparison_figures, members_figure
-from regraft.report.held_out_html import held_out_markdown, held_out_sections
+from regraft.report.held_out_html import (
+    held_out_figures,
+    held_out_markdown,
+    held_out_sections,
+)
 from regraft.report.html import (
     Cell,
     Command,
@@ -109,8 +113,9 @@ def write_fit_report(
         },
     )
     figures: dict[str, Figure] = {} if tested is None else comparison_figures(tested)
-    paths = write_figures(figures | {"members": _members_figure(made)}, out_dir)
-    texts = {"report.html": _to_html(made, tested, figures), "members.csv": _to_csv(made)}
+    own = held_out_figures(result)
+    paths = write_figures({**figures, **own, "members": _members_figure(made)}, out_dir)
+    texts = {"report.html": _to_html(made, tested, figures, own), "members.csv": _to_csv(made)}
     texts["report.md"] = _to_markdown(made, tested, list(figures))
     if tested is not None:
         texts |= comparison_tables(tested)
@@ -158,10 +163,15 @@ def _seconds(made: _Made, name: str) -> float:
     return made.result.seconds if score.weight is None else score.seconds
 
 
-def _to_html(made: _Made, tested: Comparison | None, figures: "dict[str, Figure]") -> str:
+def _to_html(
+    made: _Made,
+    tested: Comparison | None,
+    figures: "dict[str, Figure]",
+    own: "dict[str, Figure]",
+) -> str:
     sections = [
         Section("members", "The blend and its members", _members(made)),
-        *held_out_sections(made.result),
+        *held_out_sections(made.result, own),
         Section("plan", "How the time was spent", _plan(made)),
         Section("use", "How to use it", [Command(*each) for each in _commands(made)]),
     ]

@@ -1,53 +1,196 @@
-"""Parts of the report of `regraft fit` about its held-out examples."""
+"""Parts of the report of `regraft fit` about its held-out examples.
+
+Possible label errors, accuracy by the number of labels, and accuracy by the share answered.
+"""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from regraft.classifiers import FitResult
 from regraft.data import LabelIssue, read_label_issues
 from regraft.report import markdown
 from regraft.report import sentences as words
-from regraft.report.html import Paragraph, Quotation, Quotations, Section
+from regraft.report.drawing import (
+    DASHES,
+    MUTED,
+    Line,
+    arm_styles,
+    draw_lines,
+    figure_for_page,
+    line_axes,
+    name_axes,
+)
+from regraft.report.figures import label_axes
+from regraft.report.html import (
+    Cell,
+    Drawing,
+    Paragraph,
+    Part,
+    Quotation,
+    Quotations,
+    Section,
+    Table,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _ISSUES_SHOWN = 10
+_CURVE_TITLE = "How many labels do I need?"
+_CURVE_NOTE = (
+    "Measured: the members fitted again on parts of the labels, tested on the folds left out. "
+    "Forecast: power laws through resampled errors, with 95 % intervals; it assumes more labels of "
+    "the same kind and the same bases."
+)
+_COVERAGE_TITLE = "When not to answer"
 
 
-def held_out_sections(result: FitResult) -> list[Section]:
-    """Sections of report.html."""
-    issues = _issues(result)
-    if not issues:
-        return []
-    quotations = [
-        Quotation(
-            words.clipped(issue.text),
-            issue.label,
-            issue.proposal,
-            before=f"{_place(issue)} is labelled",
-            between="; held out, it is predicted to be",
-            after=f"with probability {100 * issue.confidence:.0f} %",
+def held_out_figures(result: FitResult) -> "dict[str, Figure]":
+    """Every figure that there are values for, by file name."""
+    figures = {"coverage": coverage_figure(result)} if len(result.coverage) > 1 else {}
+    if result.label_curve:
+        figures["labels"] = label_curve_figure(result)
+    return figures
+
+
+def label_curve_figure(result: FitResult) -> "Figure":
+    """Accuracy by the number of labels: measured, then forecast."""
+    lines = []
+    for name, is_forecast in (("measured", False), ("forecast", True)):
+        points = [point for point in result.label_curve if point.is_forecast == is_forecast]
+        lines.append(
+            Line(
+                name,
+                arm_styles(["linear" if is_forecast else "blend"]).popitem()[1],
+                xs=[point.num_labels for point in points],
+                ys=[100 * point.accuracy.mean for point in points],
+                lows=[100 * point.accuracy.low for point in points],
+                highs=[100 * point.accuracy.high for point in points],
+            )
         )
-        for issue in issues
-    ]
-    parts = [Paragraph(_issues_note(result)), Quotations(quotations)]
-    return [Section("issues", "Possible label errors", parts)]
+    return label_axes(lines, title="Accuracy of the blend, %")[0]
+
+
+def coverage_figure(result: FitResult) -> "Figure":
+    """Accuracy on the most confident held-out examples, by how many they are."""
+    points = result.coverage
+    line = Line(
+        "blend",
+        arm_styles(["blend"])["blend"],
+        xs=[100 * point.coverage for point in points],
+        ys=[100 * point.accuracy for point in points],
+    )
+    figure, axes = line_axes([line.name])
+    axes.set_xlim(0, 101)
+    name_axes(axes, title="Accuracy on what is answered, %", across="% answered")
+    draw_lines(axes, [line])
+    if result.abstain_below is not None:
+        answered = [point.coverage for point in points if point.threshold >= result.abstain_below]
+        axes.axvline(100 * max(answered, default=0.0), color=MUTED, linestyle=DASHES)
+    return figure
+
+
+def held_out_sections(result: FitResult, figures: "dict[str, Figure]") -> list[Section]:
+    """Sections of report.html."""
+    sections = []
+    if "labels" in figures:
+        numbers = [(row[0], [Cell(cell) for cell in row[1:]]) for row in _curve_rows(result)]
+        parts: list[Part] = [
+            Paragraph(forecast_sentence(result), css_class=""),
+            Drawing(
+                figure_for_page(figures["labels"], name="labels", described=_CURVE_TITLE),
+                _CURVE_NOTE,
+                Table(_CURVE_COLUMNS, numbers, caption=_CURVE_TITLE),
+            ),
+        ]
+        sections.append(Section("labels", _CURVE_TITLE, parts))
+    if "coverage" in figures:
+        svg = figure_for_page(figures["coverage"], name="coverage", described=_COVERAGE_TITLE)
+        drawing = Drawing(svg, _coverage_note(result))
+        sections.append(Section("coverage", _COVERAGE_TITLE, [drawing]))
+    if issues := _issues(result):
+        quotations = [
+            Quotation(
+                words.clipped(issue.text),
+                issue.label,
+                issue.proposal,
+                before=f"{_place(issue)} is labelled",
+                between="; held out, it is predicted to be",
+                after=f"with probability {100 * issue.confidence:.0f} %",
+            )
+            for issue in issues
+        ]
+        doubts: list[Part] = [Paragraph(_issues_note(result)), Quotations(quotations)]
+        sections.append(Section("issues", "Possible label errors", doubts))
+    return sections
 
 
 def held_out_markdown(result: FitResult) -> list[str]:
     """The same in Markdown."""
-    issues = _issues(result)
-    if not issues:
-        return []
-    rows = [
-        [
-            _place(issue),
-            issue.label,
-            issue.proposal,
-            f"{100 * issue.confidence:.0f} %",
-            words.clipped(issue.text, 160),
+    parts = []
+    if result.label_curve:
+        parts += [
+            f"## {_CURVE_TITLE}",
+            forecast_sentence(result),
+            markdown.table(_CURVE_COLUMNS, _curve_rows(result)),
+            f"![{_CURVE_TITLE}](labels.png)",
+            _CURVE_NOTE,
         ]
-        for issue in issues
+    if len(result.coverage) > 1:
+        parts += [
+            f"## {_COVERAGE_TITLE}",
+            f"![{_COVERAGE_TITLE}](coverage.png)",
+            _coverage_note(result),
+        ]
+    if issues := _issues(result):
+        rows = [
+            [
+                _place(issue),
+                issue.label,
+                issue.proposal,
+                f"{100 * issue.confidence:.0f} %",
+                words.clipped(issue.text, 160),
+            ]
+            for issue in issues
+        ]
+        columns = ["row", "label", "proposal", "probability", "text"]
+        parts += ["## Possible label errors", _issues_note(result), markdown.table(columns, rows)]
+    return parts
+
+
+_CURVE_COLUMNS = ["labels", "accuracy, %", "how"]
+
+
+def _curve_rows(result: FitResult) -> list[list[str]]:
+    return [
+        [
+            f"{point.num_labels:,}",
+            words.interval_in_words(point.accuracy),
+            "forecast" if point.is_forecast else "measured",
+        ]
+        for point in result.label_curve
     ]
-    columns = ["row", "label", "proposal", "probability", "text"]
-    return ["## Possible label errors", _issues_note(result), markdown.table(columns, rows)]
+
+
+def forecast_sentence(result: FitResult) -> str:
+    """`400 more labels: 89.6 to 91.2 %.`, for every forecast beyond the labels there are."""
+    parts = [
+        f"{point.num_labels - result.num_train:,} more labels: "
+        f"{words.percent(point.accuracy.low)} to {words.percent(point.accuracy.high)} %"
+        for point in result.label_curve
+        if point.is_forecast and point.num_labels > result.num_train
+    ]
+    return "; ".join(parts) + "." if parts else ""
+
+
+def _coverage_note(result: FitResult) -> str:
+    note = (
+        "Held-out examples by the confidence of the blend: if only the most confident ones are "
+        "answered, how many of the answers are right."
+    )
+    if result.abstain_below is None:
+        return f"{note} Here every text is answered; --target-accuracy chooses a threshold."
+    return f"{note} Below a confidence of {result.abstain_below:.3f}, `predict` does not answer."
 
 
 def _issues(result: FitResult) -> list[LabelIssue]:

@@ -21,9 +21,11 @@ from .metrics import (
     micro_f1_shares,
     reliability,
     softmax,
+    steady_temperature,
     tempered,
     unigram_entropy,
 )
+from .selective import CoveragePoint, coverage_curve, point_for_accuracy, thinned
 from .significance import (
     CONFIDENCE,
     SIGNIFICANCE,
@@ -47,6 +49,7 @@ __all__ = [
     "CONFIDENCE",
     "SIGNIFICANCE",
     "ConfidenceBin",
+    "CoveragePoint",
     "Difference",
     "Interval",
     "LengthBin",
@@ -58,6 +61,7 @@ __all__ = [
     "block_sizes",
     "cautious_temperature",
     "confusion",
+    "coverage_curve",
     "cross_entropy",
     "difference",
     "difference_interval",
@@ -76,12 +80,15 @@ __all__ = [
     "mean_f1_shares",
     "micro_f1_shares",
     "paired_permutation_test",
+    "point_for_accuracy",
     "question_p",
     "reliability",
     "score_interval",
     "seed_luck",
     "smallest_difference",
     "softmax",
+    "steady_temperature",
     "tempered",
+    "thinned",
     "unigram_entropy",
 ]

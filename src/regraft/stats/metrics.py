@@ -253,6 +253,41 @@ def fit_temperature(
     return float(np.exp(found.x))
 
 
+def steady_temperature(
+    probabilities_NC: Float[np.ndarray, "N C"], targets_N: Int[np.ndarray, " N"]
+) -> float:
+    """`fit_temperature`, moved towards 1 by one standard error of its logarithm.
+
+    The fewer errors there are, the larger that is: errors say how confident is too confident. The
+    error is estimated from the slopes of single examples (sandwich estimator, White 1982).
+    """
+    log_temperature = float(np.log(fit_temperature(probabilities_NC, targets_N)))
+    known_N = probabilities_NC[np.arange(len(targets_N)), targets_N] > 0
+    probabilities_NC, targets_N = probabilities_NC[known_N], targets_N[known_N]
+    if log_temperature == 0 or len(targets_N) == 0:
+        return 1.0
+    logs_NC, known_NC = log_probabilities(probabilities_NC), probabilities_NC > 0
+    target_logs_N = logs_NC[np.arange(len(targets_N)), targets_N]
+
+    def slopes(log_temperature: float) -> Float[np.ndarray, " N"]:
+        sharpness = np.exp(-log_temperature)
+        chances_NC, _ = softmax(logs_NC * sharpness, known_NC)
+        slopes_N: Float[np.ndarray, " N"] = sharpness * (
+            target_logs_N - (chances_NC * logs_NC).sum(axis=1)
+        )
+        return slopes_N
+
+    step = 1e-4
+    curvature = float(
+        (slopes(log_temperature + step) - slopes(log_temperature - step)).sum() / (2 * step)
+    )
+    spread = float(np.sqrt(np.square(slopes(log_temperature)).sum()))
+    if curvature <= 0:
+        return 1.0
+    moved = max(abs(log_temperature) - spread / curvature, 0.0)
+    return float(np.exp(np.copysign(moved, log_temperature)))
+
+
 def cautious_temperature(
     probabilities_NC: Float[np.ndarray, "N C"], targets_N: Int[np.ndarray, " N"]
 ) -> float:

@@ -144,6 +144,18 @@ def test_any_request_gets_an_answer_that_the_schema_describes(server, mode):
     assert {"/v1/classify", "/v1/explain"} <= set(checked)
 
 
+def test_request_may_ask_for_confident_answers_and_few_labels(server, expected):
+    (text,) = TEXTS[:1]
+    asked = {"texts": text, "abstain_below": 1.0, "top_k": 1}
+    (found,) = server.client.post("/v1/classify", json=asked).json()["predictions"]
+    assert found["label"] is None
+    assert list(found["probabilities"]) == [expected[text]["label"]]
+    for wrong in ({"abstain_below": 2}, {"top_k": 0}, {"top_k": "all"}):
+        refusal = server.client.post("/v1/classify", json={"texts": text, **wrong})
+        assert refusal.status_code == 422
+        assert next(iter(wrong)) in refusal.json()["problem"]
+
+
 def test_answers_are_those_of_predict(server, expected, run_dir):
     answer = server.classify(TEXTS[:20]).json()
     assert answer["model"] == f"reviews@{run_fingerprint(run_dir)[:12]}"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from regraft.apps.cli import options, results, terminal
-from regraft.apps.cli.options import TextOption, option, settings_from
+from regraft.apps.cli.options import option, settings_from
 from regraft.errors import DataError
 from regraft.runtime import Progress
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Inputs(options.Group):
     """The files of a fit."""
 
-    text: Annotated[list[Path] | None, TextOption] = None
+    text: options.Text = None
     train: Annotated[Path | None, option("--train", "Labelled examples to train on.", "FILE")] = (
         None
     )
@@ -27,12 +27,10 @@ class Inputs(options.Group):
     ] = None
 
     def required(self) -> tuple[list[Path], Path]:
-        """The text and the examples that every new fit needs."""
-        if not self.text:
-            raise options.missing("--text", "the unlabelled text")
+        """The text, if there is any, and the examples that every new fit needs."""
         if self.train is None:
             raise options.missing("--train", "the examples to train on")
-        return self.text, self.train
+        return self.text or [], self.train
 
 
 class Amount(options.Group):
@@ -52,6 +50,20 @@ class Amount(options.Group):
     seed: options.Seed = None
 
 
+class Answering(options.Group):
+    """When the classifier answers."""
+
+    abstain_below: options.AbstainBelow = None
+    target_accuracy: Annotated[
+        float | None,
+        option(
+            "--target-accuracy",
+            "Do not answer below the confidence from which answers are this accurate.",
+            "P",
+        ),
+    ] = None
+
+
 @options.grouped
 def fit(
     *,
@@ -66,6 +78,7 @@ def fit(
     ] = None,
     test: options.TestFile = None,
     amount: Amount,
+    answering: Answering,
     like: Annotated[
         Path | None,
         option(
@@ -83,11 +96,14 @@ def fit(
     """Make the best classifier that unlabelled text and a few labels can give.
 
     Learns document embeddings from the text, trains several models on the labels, and blends them
-    by how well each predicts examples it has not seen. There is nothing to tune.
+    by how well each predicts examples it has not seen. There is nothing to tune. Without --text the
+    labelled texts are the text. The report forecasts the score with more labels, and lists labels
+    that may be wrong.
 
     \b
     Example:
       regraft fit --text reviews.txt --train labels.csv --out runs/reviews
+      regraft fit --text reviews.txt --train labels.csv --out runs/sure --target-accuracy 0.95
       regraft predict runs/reviews new.csv
     """
     if test is not None and not test.exists():
@@ -100,7 +116,7 @@ def fit(
         settings = settings_from("pretrain", reading, choices=overrides, preset="bag", flags=flags)
     else:
         out = out or Path("runs/again")
-        given = {**vars(amount), **vars(reading), "documents": documents}
+        given = {**vars(amount), **vars(answering), **vars(reading), "documents": documents}
         options.refuse_repeated("fit", given, choices=overrides)
     from regraft.classifiers import fit as run
     from regraft.classifiers import fit_again
@@ -110,6 +126,7 @@ def fit(
         how: dict[str, Any] = {"out": out, "resume": resume, "progress": progress}
         if like is None:
             how |= {"settings": settings, "minutes": amount.minutes, "bases": amount.bases}
+            how |= vars(answering)
             result = run(text, train=train, valid=inputs.valid, **how)
         else:
             result = fit_again(

@@ -84,19 +84,25 @@ _TOKENIZER = option(
     "--tokenizer", "A tokenizer.json, a run folder, or a folder with the lab's dict.txt.", "PATH"
 )
 
-TextOption = option(
-    "--text",
-    "File or folder of unlabelled text; repeatable.",
-    "FILE",
-    callback=existing_texts,
-)
-Text = Annotated[list[Path] | None, TextOption]
+Text = Annotated[
+    list[Path] | None,
+    option(
+        "--text",
+        "File or folder of unlabelled text; repeatable.",
+        "FILE",
+        callback=existing_texts,
+    ),
+]
 TrainFile = Annotated[Path, option("--train", "Labelled examples to train on.", "FILE")]
 ValidFile = Annotated[Path | None, option("--valid", "Labelled examples for validation.", "FILE")]
 TestFile = Annotated[
     Path | None, option("--test", "Labelled examples for the final test, read once.", "FILE")
 ]
 
+AbstainBelow = Annotated[
+    float | None,
+    option("--abstain-below", "Leave the label empty where its probability is lower.", "P"),
+]
 Preset = Annotated[
     str | None,
     option(

@@ -95,6 +95,13 @@ def predict(
             "ADDRESS",
         ),
     ] = None,
+    abstain_below: options.AbstainBelow = None,
+    top_k: Annotated[
+        int | None,
+        option(
+            "--top-k", "Write the K most probable labels, not the probability of all.", "K", min=1
+        ),
+    ] = None,
     pair_column: options.PairColumn = None,
     *,
     reading: options.TextReading,
@@ -112,6 +119,7 @@ def predict(
     """
     from regraft.classifiers import (
         TableTask,
+        check_share,
         journal_folder,
         load_classifier,
         predict_to_file,
@@ -123,6 +131,7 @@ def predict(
 
     part = parse_part(shard)
     _check_options(out, format=format, shard=shard, resume=resume)
+    check_share("--abstain-below", abstain_below)
     if out is not None:
         format_of(out)
         output_path(out, inputs=[run, *files])
@@ -134,7 +143,7 @@ def predict(
         data = data_of(classifier.data, reading, pair_column=pair_column)
         check_task(data, supported=classifier.supported_tasks, by=str(run))
         progress.finish()
-        task = TableTask(classifier, run, tuple(files), data, cluster)
+        task = TableTask(classifier, run, tuple(files), data, cluster, abstain_below, top_k)
         progress = bars if task.has_stream else progress
         if out is None:
             sys.stdout.flush()

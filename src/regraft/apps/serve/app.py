@@ -17,7 +17,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from regraft.apps.serve.bodies import Body, read_body, text_body, texts_body
+from regraft.apps.serve.bodies import Body, Texts, read_body, text_body, texts_body
 from regraft.apps.serve.limits import Limits, RefusedError, failure
 from regraft.apps.serve.metrics import CONTENT_TYPE, Counting, Metrics
 from regraft.apps.serve.queue import Answer, BatchQueue
@@ -29,9 +29,11 @@ from regraft.errors import DataError
 class Prediction(BaseModel):
     """The prediction for one text, as `regraft predict` writes it."""
 
-    label: str
-    probability: float = Field(description="Probability of that label.")
-    probabilities: dict[str, float] = Field(description="Probability of every label.")
+    label: str | None = Field(description="Null if its probability is below `abstain_below`.")
+    probability: float = Field(description="Probability of the most probable label.")
+    probabilities: dict[str, float] = Field(
+        description="Probability of every label, or of the `top_k` most probable ones."
+    )
 
 
 class Classified(BaseModel):
@@ -171,7 +173,7 @@ def _text_routes(queue: BatchQueue, *, limits: Limits, more: dict[int | str, Any
             {
                 "model": answer.engine.model,
                 "is_calibrated": answer.engine.is_calibrated,
-                "predictions": answer.values,
+                "predictions": _predictions(answer, body),
             }
         )
 
@@ -216,6 +218,20 @@ def _state_routes(queue: BatchQueue, *, reloader: Reloader | None) -> APIRouter:
         return JSONResponse(state.model_dump(), status_code=200 if state.is_ready else 503)
 
     return router
+
+
+def _predictions(answer: Answer, body: Texts) -> list[dict[str, Any]]:
+    """As the request asks, else as the classifier was fitted to answer."""
+    engine, below = answer.engine, body.abstain_below
+    return [
+        prediction(
+            engine.labels,
+            list(value["probabilities"].values()),
+            abstain_below=engine.original.abstain_below if below is None else below,
+            top_k=body.top_k,
+        )
+        for value in answer.values
+    ]
 
 
 def _explained(answer: Answer) -> Explained:

@@ -34,10 +34,17 @@ class Body(BaseModel):
 AnyBody = TypeVar("AnyBody", bound=BaseModel)
 
 
+def _whole(value: Any) -> Any:
+    """3.0 is a whole number in JSON."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 class Texts(Body):
-    """The body of /v1/classify: one text, or a list of texts."""
+    """The body of /v1/classify: one text, or a list of texts, and how to answer."""
 
     texts: list[str]
+    abstain_below: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=1), BeforeValidator(_whole)] | None = None
 
 
 class Text(Body):

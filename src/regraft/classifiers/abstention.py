@@ -1,0 +1,57 @@
+"""When a classifier does not answer: below a confidence, given or chosen for a target accuracy."""
+
+from dataclasses import dataclass
+
+from regraft.errors import ConfigError
+from regraft.runtime import SILENT, Progress
+from regraft.stats import CoveragePoint, point_for_accuracy
+
+
+def check_share(name: str, value: float | None) -> None:
+    """Raise ConfigError unless a value is None or between 0 and 1."""
+    if value is not None and not 0 <= value <= 1:
+        raise ConfigError(
+            f"{name} is {value:g}.",
+            "It is a probability, between 0 and 1.",
+            remedy="Pass for example 0.9, not 90.",
+        )
+
+
+@dataclass(frozen=True)
+class Abstention:
+    """The confidence below which there is no answer, or the accuracy that answers should have."""
+
+    below: float | None = None
+    target_accuracy: float | None = None
+
+    def check(self) -> None:
+        """Raise ConfigError if both are given, or one is no probability."""
+        check_share("--abstain-below", self.below)
+        check_share("--target-accuracy", self.target_accuracy)
+        if self.below is not None and self.target_accuracy is not None:
+            raise ConfigError(
+                "--abstain-below and --target-accuracy both choose the threshold.",
+                remedy="Pass one of them.",
+            )
+
+    def threshold(
+        self, curve: tuple[CoveragePoint, ...], *, num_examples: int, progress: Progress = SILENT
+    ) -> float | None:
+        """The confidence from which there is an answer; None if there always is one."""
+        if self.target_accuracy is None:
+            return self.below
+        point, is_reached = point_for_accuracy(
+            curve, self.target_accuracy, num_examples=num_examples
+        )
+        share = f"{point.accuracy:.1%} on {point.coverage:.0%} of the held-out examples"
+        if is_reached:
+            progress.say(f"Answers from a confidence of {point.threshold:.3f} on: {share}.")
+        else:
+            progress.say(
+                f"Warning: no threshold reaches an accuracy of {self.target_accuracy:.1%} for "
+                f"certain. The best is {share}, from a confidence of {point.threshold:.3f} on."
+            )
+        return point.threshold
+
+
+ALWAYS_ANSWER = Abstention()

@@ -1,0 +1,70 @@
+"""What `regraft fit` made, and what its held-out examples say of it."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from regraft.classifiers.held_out import MemberScore
+from regraft.classifiers.learning_curve import LabelPoint
+from regraft.runtime import duration
+from regraft.stats import CoveragePoint, Interval
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What `regraft fit` made, and its scores on held-out labels."""
+
+    run_dir: str
+    labels: tuple[str, ...]
+    num_train: int
+    num_valid: int
+    num_documents: int
+    num_tokens: int
+    num_bases: int
+    # How often each base has seen the text.
+    passes: list[float]
+    scores: dict[str, MemberScore]
+    weights: dict[str, float]
+    temperature: float
+    # Rows of label_issues.csv, which are about the examples that were held out.
+    num_label_issues: int
+    # Below this confidence `predict` does not answer.
+    abstain_below: float | None
+    # On held-out examples, by confidence.
+    coverage: tuple[CoveragePoint, ...]
+    # Accuracy by the number of labels, measured on parts of the folds, and forecasts.
+    label_curve: tuple[LabelPoint, ...]
+    # The time budget; None if the number of bases was given.
+    minutes: float | None
+    seconds: float
+    # Documents like the labelled ones, where they are only a part of the text.
+    num_alike: int | None = None
+    # The files it was made from: `text`, `train` and `valid`.
+    files: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def time_taken(self) -> str:
+        """In words, with the time budget if there was one."""
+        budget = "" if self.minutes is None else f" (budget {duration(60 * self.minutes)})"
+        return f"{duration(self.seconds)}{budget}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "FitResult":
+        """Read what `to_dict` gave."""
+        scores = {
+            name: MemberScore(
+                Interval(**score["accuracy"]), weight=score["weight"], seconds=score["seconds"]
+            )
+            for name, score in values["scores"].items()
+        }
+        parts = {
+            "labels": tuple(values["labels"]),
+            "scores": scores,
+            "coverage": tuple(CoveragePoint(**point) for point in values["coverage"]),
+            "label_curve": tuple(map(LabelPoint.from_dict, values["label_curve"])),
+        }
+        return cls(**{**values, **parts})
