@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from regraft.classifiers.contributions import Parts, contributions
 from regraft.classifiers.explanation import Attribution, Method
+from regraft.classifiers.inputs import checked_contents
 from regraft.config import DataSettings, Registry, Task
 from regraft.data import Content, Span
 from regraft.errors import DataError, RunFolderError
@@ -250,8 +251,9 @@ def run_fingerprint(folder: Path) -> str:
 
 def single_texts(contents: Sequence[Content]) -> list[str]:
     """The contents as single texts; DataError if one of them is a pair."""
-    texts = [content for content in contents if isinstance(content, str)]
-    if len(texts) < len(contents):
+    items = checked_contents(contents)
+    texts = [content for content in items if isinstance(content, str)]
+    if len(texts) < len(items):
         raise DataError(
             "The texts are pairs, and this classifier was trained on single texts.",
             remedy="Pass what it was trained on.",

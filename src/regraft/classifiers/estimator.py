@@ -23,6 +23,7 @@ from regraft.classifiers.finetuning import (
 from regraft.classifiers.fit_plan import FitLimit
 from regraft.classifiers.fit_result import FitResult
 from regraft.classifiers.fitting import fit_examples
+from regraft.classifiers.inputs import checked_contents, checked_labels, checked_texts
 from regraft.config import SINGLE_LABEL, Task, check_task, replace, resolve
 from regraft.data import (
     VALID_SHARE,
@@ -56,9 +57,9 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     fine-tuning. seed: of weights, order and dropout. settings: others by name, such as
     {"train.lr": 3e-4}.
 
-    X is a list of texts or, for fine-tuning, of pairs: tuples of two texts. Labels may be strings
-    or numbers; `classes_` holds them as they were given. For fine-tuning, a text may have any
-    number of labels: y is then a list of sets, or scikit-learn's N x C array of 0 and 1.
+    X is a list, Series or array of texts or, for fine-tuning, of pairs: tuples of two texts. Labels
+    may be strings or numbers; `classes_` holds them as they were given. For fine-tuning, a text may
+    have any number of labels: y is then a list of sets, or scikit-learn's N x C array of 0 and 1.
 
     After `fit`, `classifier_` is the fitted Classifier.
     """
@@ -100,7 +101,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         out, records the accuracy on them (`history_`) and calibrates the probabilities with them
         (`temperature_`), if possible (see `neural.calibrate`).
         """
-        texts = _checked_contents(X)
+        texts = checked_contents(X)
         classes, answers, has_sets = _checked_answers(y)
         if len(texts) != len(answers):
             raise DataError(
@@ -117,7 +118,9 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ]
         if self.base is None:
             classifier = self._fit_recipe(
-                examples, unlabelled=_checked_texts(unlabelled or ()), progress=progress
+                examples,
+                unlabelled=[] if unlabelled is None else checked_texts(unlabelled),
+                progress=progress,
             )
         else:
             if unlabelled is not None:
@@ -139,7 +142,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Rows add up to 1, unless a text may have any number of labels.
         """
         check_is_fitted(self, "classes_")
-        return self.classifier_.predict_proba(_checked_contents(X), progress=progress)
+        return self.classifier_.predict_proba(checked_contents(X), progress=progress)
 
     def predict(self, X: Iterable[object]) -> NDArray[Any]:
         """The most probable label of every text.
@@ -165,7 +168,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Accuracy; for label sets, the share of texts whose labels are all correct."""
         check_is_fitted(self, "classes_")
         if self.classifier_.task.has_label_sets and not _is_indicator(y):
-            sets = [{str(label) for label in _as_set(labels)} for labels in y]
+            sets = [{str(label) for label in _as_set(labels)} for labels in checked_labels(y)]
             names = self.classifier_.labels
             if unknown := sorted(set().union(*sets).difference(names)):
                 raise DataError(
@@ -357,7 +360,7 @@ def _checked_answers(y: Iterable[object]) -> tuple[NDArray[Any], list[list[int]]
                 remedy="Remove the column, or pass a list of sets.",
             )
         return np.arange(y.shape[1]), [np.flatnonzero(row).tolist() for row in y], True
-    given = list(y)
+    given = checked_labels(y)
     if any(isinstance(labels, set | frozenset | list | tuple) for labels in given):
         sets = [_as_set(labels) for labels in given]
         _refuse_flags(sets)
@@ -371,44 +374,6 @@ def _checked_answers(y: Iterable[object]) -> tuple[NDArray[Any], list[list[int]]
 
 def _write_texts(path: Path, texts: Sequence[str]) -> None:
     write_text(path, "".join(json.dumps({"text": text}) + "\n" for text in texts))
-
-
-def _checked_contents(X: Iterable[object]) -> list[Content]:
-    """Texts, or pairs of them if the first is one."""
-    items = X if isinstance(X, str) else list(X)
-    if isinstance(items, str) or not items or not isinstance(items[0], tuple | list):
-        return list(_checked_texts(items))
-    pairs: list[Content] = []
-    for row, item in enumerate(items, start=1):
-        texts = tuple(item) if isinstance(item, tuple | list) else (item,)
-        if len(texts) != 2 or not all(isinstance(text, str) and text.strip() for text in texts):
-            raise DataError(
-                f"Pair {row} is {item!r:.60}.",
-                "A pair is a tuple of two texts, neither of them empty.",
-                remedy="Fix or remove it; texts and pairs do not mix.",
-            )
-        pairs.append((texts[0], texts[1]))
-    return pairs
-
-
-def _checked_texts(X: Iterable[object]) -> list[str]:
-    # A string is iterable: its letters would pass for texts.
-    if isinstance(X, str):
-        raise DataError(
-            f"X is one string: {X!r:.60}.",
-            "X is a list of strings.",
-            remedy="Put the text into a list.",
-        )
-    texts: list[str] = []
-    for row, text in enumerate(X, start=1):
-        if not isinstance(text, str):
-            raise DataError(
-                f"Text {row} is of type {type(text).__name__}, not a string: {text!r:.60}.",
-                "X is a list of strings.",
-                remedy="Pass a list of texts, not an array of numbers.",
-            )
-        texts.append(text)
-    return texts
 
 
 def _held_out(examples: list[Example], *, seed: int) -> tuple[list[Example], list[Example]]:

@@ -164,7 +164,7 @@ class RegressionModel(Classifier):
         self, contents: Sequence[Content], *, progress: Progress = SILENT
     ) -> NDArray[np.float64]:
         """The probability of every label; 0 for a label that train did not have."""
-        if not contents:
+        if not len(contents):  # a Series has no truth value
             return np.zeros((0, len(self.labels)))
         return self.tuned.probabilities(self.matrix(single_texts(contents), progress=progress))
 

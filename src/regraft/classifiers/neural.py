@@ -74,7 +74,7 @@ class NeuralClassifier(Classifier):
         self, contents: Sequence[Content], *, progress: Progress = SILENT
     ) -> NDArray[np.float64]:
         """N x C probabilities; the mean over all windows that are read of a long text."""
-        if not contents:
+        if not len(contents):  # a Series has no truth value
             return np.zeros((0, len(self.labels)))
         rows = self._rows(contents)
         if rows.num_cut:
