@@ -37,7 +37,7 @@ from .fitting import fit, fit_again, fit_examples
 from .journal import journal_folder
 from .logistic import RegressionModel, TunedRegression, fit_in_space, fit_regression, unit_length
 from .neural import NeuralClassifier
-from .scoring import Evaluation, SetEvaluation, evaluate, evaluation, score_classifier
+from .scoring import Evaluation, LabelScore, SetEvaluation, evaluate, evaluation, score_classifier
 from .self_training import self_train
 from .storage import Stored, load_member, save_member
 from .table_prediction import TablePrediction, TableTask, predict_to_file, predict_to_stream
@@ -66,6 +66,7 @@ __all__ = [
     "FinetuneResult",
     "FitLimit",
     "FitResult",
+    "LabelScore",
     "LatentModel",
     "LatentSpace",
     "LinearModel",

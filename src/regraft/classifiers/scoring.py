@@ -23,6 +23,37 @@ from regraft.stats import (
     score_interval,
 )
 
+# Of the most confident errors.
+ERRORS_LISTED = 10
+
+
+@dataclass(frozen=True)
+class LabelScore:
+    """A label: how often it occurs, how often it is predicted, and how well.
+
+    `threshold` is the probability from which it is assigned, if a text may have several labels.
+    """
+
+    label: str
+    threshold: float | None
+    count: int
+    predicted: int
+    precision: float
+    recall: float
+    f1: float
+
+
+@dataclass(frozen=True)
+class ConfidentError:
+    """A wrong prediction; `row` is the first line of the example in its file."""
+
+    row: int
+    id: str
+    text: str
+    label: str
+    predicted: str
+    probability: float
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -35,23 +66,13 @@ class Evaluation:
     cut_share: float
     labels: tuple[str, ...]
     confusion: list[list[int]]
+    by_label: tuple[LabelScore, ...]
+    # The most confident ones first.
+    errors: tuple[ConfidentError, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
         return asdict(self)
-
-
-@dataclass(frozen=True)
-class LabelScore:
-    """One of several labels: how often it occurs, how often it is predicted, and how well."""
-
-    label: str
-    threshold: float
-    count: int
-    predicted: int
-    precision: float
-    recall: float
-    f1: float
 
 
 @dataclass(frozen=True)
@@ -77,8 +98,9 @@ def evaluation(
     targets_N: NDArray[np.int64],
     labels: Labels,
     cut_share: float,
+    examples: Sequence[Example] = (),
 ) -> Evaluation:
-    """The scores of probabilities against the true labels."""
+    """The scores of probabilities against the true labels; `examples` are shown as errors."""
     predictions_N = probabilities_NC.argmax(axis=1)
     return Evaluation(
         num_examples=len(targets_N),
@@ -88,6 +110,35 @@ def evaluation(
         cut_share=cut_share,
         labels=labels.names,
         confusion=confusion(predictions_N, targets_N, num_classes=len(labels.names)).tolist(),
+        by_label=tuple(
+            _label_score(
+                predictions_N == target,
+                (targets_N == target).astype(np.int64),
+                label=label,
+                threshold=None,
+            )
+            for target, label in enumerate(labels)
+        ),
+        errors=_errors(examples, probabilities_NC, labels=labels) if examples else (),
+    )
+
+
+def _errors(
+    examples: Sequence[Example], probabilities_NC: NDArray[np.float64], *, labels: Labels
+) -> tuple[ConfidentError, ...]:
+    predictions_N, confidence_N = probabilities_NC.argmax(axis=1), probabilities_NC.max(axis=1)
+    wrong = np.flatnonzero(predictions_N != labels.targets(examples))
+    first = wrong[np.argsort(-confidence_N[wrong], kind="stable")][:ERRORS_LISTED]
+    return tuple(
+        ConfidentError(
+            row=examples[place].row,
+            id=examples[place].id,
+            text=examples[place].text,
+            label=examples[place].label,
+            predicted=labels[int(predictions_N[place])],
+            probability=float(confidence_N[place]),
+        )
+        for place in first.tolist()
     )
 
 
@@ -122,7 +173,11 @@ def set_evaluation(
 
 
 def _label_score(
-    predicted_N: NDArray[np.bool_], targets_N: NDArray[np.int64], *, label: str, threshold: float
+    predicted_N: NDArray[np.bool_],
+    targets_N: NDArray[np.int64],
+    *,
+    label: str,
+    threshold: float | None,
 ) -> LabelScore:
     hits, predicted, count = (
         int(part.sum()) for part in (predicted_N & (targets_N == 1), predicted_N, targets_N)
@@ -169,4 +224,6 @@ def score_classifier(
             thresholds_C=np.array(classifier.thresholds),
             cut_share=cut_share,
         )
-    return evaluation(probabilities_NC, targets_N=targets, labels=labels, cut_share=cut_share)
+    return evaluation(
+        probabilities_NC, targets_N=targets, labels=labels, cut_share=cut_share, examples=examples
+    )

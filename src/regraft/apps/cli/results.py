@@ -12,7 +12,13 @@ from regraft.runtime import counted, duration
 if TYPE_CHECKING:
     from regraft.apps.course.mistakes import WrongAnswer
     from regraft.apps.demo import DemoResult
-    from regraft.classifiers import Evaluation, FinetuneResult, FitResult, SetEvaluation
+    from regraft.classifiers import (
+        Evaluation,
+        FinetuneResult,
+        FitResult,
+        LabelScore,
+        SetEvaluation,
+    )
     from regraft.comparison import ArmSummary, Comparison
     from regraft.data import Profile
     from regraft.models import Ledger
@@ -22,6 +28,7 @@ if TYPE_CHECKING:
 _ROWS_SHOWN = 12
 _LABELS_SHOWN = 10
 _TEXT_SHOWN = 90
+_ERRORS_SHOWN = 5
 _LINE = 100
 
 
@@ -248,6 +255,23 @@ def _show_single_evaluation(evaluation: "Evaluation") -> None:
             ],
             right=evaluation.labels,
         )
+    _show_label_scores(evaluation.by_label)
+    if evaluation.errors:
+        heads = ["most confident errors", "label", "predicted", "probability", "text"]
+        terminal.show_table(
+            heads,
+            [
+                (
+                    f"row {error.row:,}" + (f" ({error.id})" if error.id else ""),
+                    error.label,
+                    error.predicted,
+                    f"{error.probability:.1%}",
+                    textwrap.shorten(error.text, _TEXT_SHOWN, placeholder=" ..."),
+                )
+                for error in evaluation.errors[:_ERRORS_SHOWN]
+            ],
+            right=["probability"],
+        )
 
 
 def _show_set_evaluation(evaluation: "SetEvaluation") -> None:
@@ -269,21 +293,25 @@ def _show_set_evaluation(evaluation: "SetEvaluation") -> None:
             ("texts cut", f"{evaluation.cut_share:.1%}"),
         ],
     )
-    heads = ["label", "examples", "predicted", "precision", "recall", "F1", "threshold"]
-    terminal.show_table(
-        heads,
-        [
-            (
-                score.label,
-                f"{score.count:,}",
-                f"{score.predicted:,}",
-                *(f"{part:.1%}" for part in (score.precision, score.recall, score.f1)),
-                f"{score.threshold:.2f}",
-            )
-            for score in evaluation.labels
-        ],
-        right=heads[1:],
-    )
+    _show_label_scores(evaluation.labels)
+
+
+def _show_label_scores(scores: "Sequence[LabelScore]") -> None:
+    """Precision, recall and F1 of every label, and its threshold if it has one."""
+    has_threshold = any(score.threshold is not None for score in scores)
+    heads = ["label", "examples", "predicted", "precision", "recall", "F1"]
+    heads += ["threshold"] if has_threshold else []
+    rows = [
+        (
+            score.label,
+            f"{score.count:,}",
+            f"{score.predicted:,}",
+            *(f"{part:.1%}" for part in (score.precision, score.recall, score.f1)),
+            *([f"{score.threshold:.2f}"] if score.threshold is not None else []),
+        )
+        for score in scores
+    ]
+    terminal.show_table(heads, rows, right=heads[1:])
 
 
 def show_fitted(result: "FitResult", *, tested: "Comparison | None") -> None:

@@ -1,0 +1,253 @@
+"""What the held-out predictions of `regraft fit` are worth.
+
+    .venv/bin/python benchmarks/labels.py noise --sizes 800 --seeds 2
+    .venv/bin/python benchmarks/labels.py answers --sizes 200 400
+
+`noise`: precision of label issues with 10 % of the labels wrong, and accuracy after applying them.
+`answers`: calibration error, accuracy when asked for 95 %, and the forecast for twice the labels.
+
+The members are linear and latent (the space of the latent one is made of the texts that are not
+drawn); there are no bases, so that a run takes seconds. A seed draws train and test.
+"""
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regraft.classifiers.held_out import HeldOut, find_label_issues
+from regraft.classifiers.learning_curve import label_curve
+from regraft.classifiers.logistic import RegressionModel, fit_in_space
+from regraft.classifiers.tfidf import LatentModel, LatentSpace, fit_linear, fit_space
+from regraft.classifiers.weights import blended
+from regraft.config import resolve
+from regraft.data import (
+    Example,
+    Labels,
+    corpora,
+    labels_of,
+    load_examples,
+    split_examples,
+    subset_examples,
+    without_duplicates,
+)
+from regraft.runtime import environment, write_json
+from regraft.stats import (
+    accuracy,
+    coverage_curve,
+    expected_calibration_error,
+    point_for_accuracy,
+)
+
+CORPORA = ("imdb-25k", "20newsgroups", "reuters-r8", "bbc-news", "dutch-books")
+NUM_TEST = 1_000
+# Texts that the latent space is made of.
+NUM_TEXTS = 2_000
+FIRST = 100
+TARGET = 0.95
+
+Row = dict[str, float | str | int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """The examples of one seed, and the space of the other texts."""
+
+    pool: list[Example]
+    test: list[Example]
+    labels: Labels
+    space: LatentSpace
+    seed: int
+
+    def train(self, size: int) -> list[Example]:
+        """Stratified; smaller sets are part of larger ones."""
+        return subset_examples(self.pool, size=size, seed=self.seed)
+
+
+def drawn(corpus: str, *, seed: int) -> Drawn:
+    """Train pool and test without a text in common."""
+    data = resolve("finetune").data
+    files = corpora.fetch(corpus).files.values()
+    examples = without_duplicates([e for path in files for e in load_examples(path, data=data)])
+    share = min(NUM_TEST / len(examples), 0.4)
+    pool, test = split_examples(examples, share=share, seed=seed)
+    generator = np.random.default_rng(seed)
+    texts = [pool[at].text for at in generator.permutation(len(pool))[:NUM_TEXTS]]
+    return Drawn(pool, test, labels_of(examples), fit_space(texts, seed=seed), seed)
+
+
+def fitted(train: Sequence[Example], by: Drawn) -> HeldOut:
+    """The members of fit without bases, with their held-out predictions."""
+    linear = fit_linear(train, [], labels=by.labels, seed=by.seed)
+    latent = fit_in_space(by.space, train, [], labels=by.labels, seed=by.seed)
+    members: dict[str, RegressionModel] = {
+        "linear": linear,
+        "latent": LatentModel(latent, by.space),
+    }
+    return HeldOut(members, by.labels.targets(train), seed=by.seed)
+
+
+def predicted(held_out: HeldOut, texts: Sequence[str]) -> NDArray[np.float64]:
+    """The probabilities of the blend for other texts."""
+    weights, temperature = held_out.weights()
+    chances = [held_out.members[name].predict_proba(texts) for name in held_out.active_names]
+    weights_M = np.array([weights[name] for name in held_out.active_names])
+    return blended(np.stack(chances), weights_M, temperature=temperature)
+
+
+def score(held_out: HeldOut, by: Drawn) -> float:
+    """Accuracy on test."""
+    chances_NC = predicted(held_out, [example.text for example in by.test])
+    return accuracy(chances_NC.argmax(axis=1), by.labels.targets(by.test))
+
+
+def relabelled(examples: Sequence[Example], labels: dict[int, str]) -> list[Example]:
+    """Some examples with another label."""
+    return [
+        dataclasses.replace(example, label=labels.get(at, example.label), row=at)
+        for at, example in enumerate(examples)
+    ]
+
+
+def flips(examples: Sequence[Example], by: Drawn, *, kind: str, share: float) -> dict[int, str]:
+    """Wrong labels: any other at random, or the class that a model confuses it with most."""
+    generator = np.random.default_rng(by.seed + 1_000)
+    places = generator.permutation(len(examples))[: round(share * len(examples))]
+    targets_N, num_classes = by.labels.targets(examples), len(by.labels)
+    confusable_C = np.zeros(num_classes, dtype=int)
+    if kind == "confusable":
+        chances_NC = fitted(examples, by).blend_NC
+        for target in range(num_classes):
+            mean_C = chances_NC[targets_N == target].mean(axis=0)
+            mean_C[target] = -1
+            confusable_C[target] = mean_C.argmax()
+    found = {}
+    for place in places.tolist():
+        others = [target for target in range(num_classes) if target != targets_N[place]]
+        wrong = generator.choice(others) if kind == "random" else confusable_C[targets_N[place]]
+        found[place] = by.labels[int(wrong)]
+    return found
+
+
+def peer(train: Sequence[Example], by: Drawn) -> tuple[list[int], NDArray[np.float64]]:
+    """What cleanlab finds with a plain cross-validated TF-IDF + logistic regression."""
+    from cleanlab.filter import find_label_issues as find  # type: ignore[import-not-found]
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import cross_val_predict
+    from sklearn.pipeline import make_pipeline
+
+    model = make_pipeline(
+        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), LogisticRegression(max_iter=2_000)
+    )
+    targets_N = by.labels.targets(train)
+    texts = [example.text for example in train]
+    chances_NC = cross_val_predict(model, texts, targets_N, cv=5, method="predict_proba")
+    found = find(targets_N, chances_NC, return_indices_ranked_by="self_confidence")
+    return [int(place) for place in found], chances_NC
+
+
+def noise(corpus: str, seed: int, size: int) -> list[Row]:
+    """Precision of the proposals with 10 % wrong labels, and accuracy before and after."""
+    by = drawn(corpus, seed=seed)
+    truth = by.train(size)
+    rows: list[Row] = []
+    clean = score(fitted(truth, by), by)
+    for kind in ("random", "confusable"):
+        wrong = flips(truth, by, kind=kind, share=0.1)
+        train = relabelled(truth, wrong)
+        held_out = fitted(train, by)
+        before = score(held_out, by)
+        issues = find_label_issues(train, held_out.blend_NC, labels=by.labels)
+        places, chances_NC = peer(train, by)
+        proposals = {
+            "regraft": [(issue.row, issue.proposal) for issue in issues],
+            "cleanlab": [(at, by.labels[int(chances_NC[at].argmax())]) for at in places],
+        }
+        for name, found in proposals.items():
+            first = found[:FIRST]
+            is_wrong = [at in wrong for at, _ in first]
+            is_fixed = [label == truth[at].label for at, label in first]
+            after = score(fitted(relabelled(train, dict(found)), by), by)
+            first_after = score(fitted(relabelled(train, dict(first)), by), by)
+            rows.append(
+                {
+                    **{"corpus": corpus, "seed": seed, "size": size, "kind": kind, "by": name},
+                    **{"flipped": len(wrong), "found": len(found), "first": len(first)},
+                    "precision": float(np.mean(is_wrong)),
+                    "right proposals": float(np.mean(is_fixed)),
+                    "recall": sum(at in wrong for at, _ in found) / len(wrong),
+                    "clean": clean,
+                    "before": before,
+                    "after first": first_after,
+                    "after all": after,
+                }
+            )
+    return rows
+
+
+def answers(corpus: str, seed: int, size: int) -> list[Row]:
+    """Calibration, abstention and forecast of one fit, against the truth on test."""
+    by = drawn(corpus, seed=seed)
+    train = by.train(size)
+    held_out = fitted(train, by)
+    texts, targets_N = [example.text for example in by.test], by.labels.targets(by.test)
+    members = {name: held_out.members[name].predict_proba(texts) for name in held_out.members}
+    weights, _ = held_out.weights()
+    chances_NC = predicted(held_out, texts)
+    row: Row = {"corpus": corpus, "seed": seed, "size": size}
+    row["accuracy"] = accuracy(chances_NC.argmax(axis=1), targets_N)
+    row["calibration error"] = expected_calibration_error(chances_NC, targets_N)
+    row["of the best member"] = min(
+        expected_calibration_error(each_NC, targets_N) for each_NC in members.values()
+    )
+    both = {
+        "blend": (held_out.blend_NC, chances_NC),
+        "linear": (held_out.of("linear"), members["linear"]),
+    }
+    for name, (judged_NC, test_NC) in both.items():
+        by_coverage = coverage_curve(judged_NC, held_out.targets_N)
+        point, is_reached = point_for_accuracy(by_coverage, TARGET, num_examples=size)
+        answered_N = test_NC.max(axis=1) >= point.threshold
+        right_N = test_NC.argmax(axis=1) == targets_N
+        row[f"{name} reaches"] = is_reached
+        row[f"{name} coverage"] = float(answered_N.mean())
+        row[f"{name} accuracy"] = float(right_N[answered_N].mean())
+    curve = label_curve(held_out, [example.text for example in train], weights=weights)
+    forecast = next((p for p in curve if p.is_forecast and p.num_labels == 2 * size), None)
+    if forecast is not None:
+        row["forecast low"], row["forecast high"] = forecast.accuracy.low, forecast.accuracy.high
+        row["truth"] = score(fitted(by.train(2 * size), by), by)
+    return [row]
+
+
+PARTS: dict[str, Callable[[str, int, int], list[Row]]] = {"noise": noise, "answers": answers}
+
+
+def main() -> None:
+    """One part over all sets and seeds."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("--corpora", nargs="+", default=list(CORPORA))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1_000])
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    rows = []
+    for corpus in options.corpora:
+        for seed in range(options.seeds):
+            for size in options.sizes:
+                for row in PARTS[options.part](corpus, seed, size):
+                    print(json.dumps(row), flush=True)
+                    rows.append(row)
+    if options.json:
+        kept = {"options": {**vars(options), "json": None}, "environment": environment()}
+        write_json(options.json, {**kept, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
