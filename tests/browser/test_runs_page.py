@@ -3,7 +3,6 @@
 Where there is no browser, these tests are skipped and say so.
 """
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from browsers import opened, wait_told
 from random_runs import tiny_tokenizer, write_run
 from studios import running
+from tampering import change_facts
 
 from regraft.training.run_folder import RunFolder
 
@@ -58,9 +58,7 @@ def studio(folder):
 
 
 def change_info(run_dir: Path, **values: Any) -> None:
-    path = run_dir / "run.json"
-    before = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**before, **values}), encoding="utf-8")
+    change_facts(run_dir / "run.json", **values)
 
 
 def box(page: Any, name: str) -> Any:

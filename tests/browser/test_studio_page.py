@@ -3,7 +3,6 @@
 Where there is no browser, these tests are skipped and say so.
 """
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from browsers import opened, wait_told
 from conftest import make_examples
 from random_runs import LABELS, write_run
 from studios import open_session, running
+from tampering import change_facts
 
 from regraft.apps.studio.inside import Shape, parameters, shapes
 from regraft.classifiers.attribution import Explainer
@@ -312,9 +312,7 @@ def test_a_live_run_appears_and_its_curve_moves(page, tmp_path):
         page.wait_for_selector("#runs-none:not([hidden])")
         write_run(tmp_path / "live", preset="lab", objective="causal")
         folder = RunFolder(tmp_path / "live")
-        info = tmp_path / "live" / "run.json"
-        values = json.loads(info.read_text(encoding="utf-8"))
-        info.write_text(json.dumps({**values, "status": "training"}), encoding="utf-8")
+        change_facts(tmp_path / "live" / "run.json", status="training")
         folder.log({"step": 10, "loss": 7.25})
         page.wait_for_selector("#runs-rows .status.training")
         wait_told(page, "curve-status", "live: step 10, loss 7.25")
@@ -323,7 +321,7 @@ def test_a_live_run_appears_and_its_curve_moves(page, tmp_path):
         wait_told(page, "curve-status", "step 30, loss 3.333")
         points = page.evaluate("document.getElementById('curve-plot').data[0].x")
         assert list(points) == [10, 20, 30]
-        info.write_text(json.dumps(values), encoding="utf-8")
+        change_facts(tmp_path / "live" / "run.json", status="complete")
         page.wait_for_selector("#runs-rows .status.complete")
 
 

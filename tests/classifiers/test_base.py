@@ -1,6 +1,5 @@
 """The Classifier protocol: every kind keeps it, kinds are registered once and loaded by name."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from random_runs import write_run
+from tampering import change_facts
 from tiny_blends import blend_dir
 
 from regraft.classifiers import base
@@ -152,13 +152,12 @@ def test_name_of_a_kind_is_taken_once(constant_kind):
 @pytest.mark.parametrize(("kind", "name"), [("blend", "run.json"), ("linear", "member.json")])
 def test_unknown_kind_and_newer_format_are_refused_by_name(folders, kind, name, tmp_path):
     folder = shutil.copytree(folders[kind], tmp_path / kind)
-    facts = json.loads((folder / name).read_text())
-    (folder / name).write_text(json.dumps({**facts, "kind": "quantum"}))
+    change_facts(folder / name, kind="quantum")
     with pytest.raises(RunFolderError) as caught:
         load_classifier(folder)
     assert "'quantum'" in caught.value.problem
     assert str(folder) in caught.value.problem
-    (folder / name).write_text(json.dumps({**facts, "format_version": 99}))
+    change_facts(folder / name, format_version=99)
     with pytest.raises(RunFolderError, match="format_version 99"):
         load_classifier(folder)
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import Recorder
 from safetensors.torch import load_file
+from tampering import change_facts
 
 from regraft.classifiers import fit_plan
 from regraft.classifiers.embeddings import base_dir
@@ -157,9 +158,10 @@ def test_base_left_in_single_precision_by_a_crash_is_repaired(text, tmp_path):
     run_dir = tmp_path / "run"
     make(text, run_dir, like(TWO))
     folder = RunFolder(base_dir(run_dir, 0))
-    path = folder.run_dir / "run.json"
-    digest = read_info(folder.run_dir).weights_digest
-    path.write_text(json.dumps({**json.loads(path.read_text()), "weights_digest": None}))
+    info = read_info(folder.run_dir)
+    digest = info.weights_digest
+    both = {**info.files, "model.safetensors": f"0 {digest}"}
+    change_facts(folder.run_dir / "run.json", files=both)
     assert not folder.has_half_precision
     make(text, run_dir, like(TWO))
     assert folder.has_half_precision

@@ -1,13 +1,12 @@
 """Regressions with a chosen strength, against scikit-learn's own."""
 
-import json
-
 import numpy as np
 import pytest
 import scipy.sparse
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, log_loss
 from sklearn.model_selection import PredefinedSplit, cross_val_predict
+from tampering import change_facts
 
 from regraft.classifiers.logistic import (
     NUM_FOLDS,
@@ -189,7 +188,7 @@ def test_regression_refuses_facts_that_do_not_fit(tmp_path, facts, reason):
     rows, targets = clouds(40, seed=1)
     fit_regression(rows, targets, labels=Labels(NAMES)).save(tmp_path)
     path = tmp_path / "member.json"
-    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **facts}))
+    change_facts(path, **facts)
     with pytest.raises(RunFolderError) as caught:
         TunedRegression.load(tmp_path)
     assert caught.value.problem == f"{path} describes no regression member: {reason}."

@@ -10,6 +10,7 @@ import pytest
 import torch
 from conftest import TINY, Recorder, make_examples, write_examples
 from safetensors.torch import load_file, save_file
+from tampering import accept_files, change_facts
 
 from regraft.classifiers.self_training import (
     MOST_TAKEN,
@@ -119,9 +120,10 @@ def test_sureness_is_that_of_the_training(shared_classifier: Path, tmp_path: Pat
     run = load_run(warm)
     run.model.head.divide_scores(8)
     save_file(run.model.state_dict(), warm / "model.safetensors")
-    values = json.loads((warm / "run.json").read_text())
-    changes = {"temperature": 8 * values["temperature"], "weights_digest": None}
-    (warm / "run.json").write_text(json.dumps({**values, **changes}))
+    temperature = run.info.temperature
+    assert temperature is not None
+    change_facts(warm / "run.json", temperature=8 * temperature)
+    accept_files(warm)
     texts = [text for text, _ in make_examples(60, seed=9)]
     one, other = (
         labelled_by(teacher_dir, texts, confidence=0.501, num_labelled=32)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tampering import change_facts
 
 from regraft.classifiers.storage import Stored, load_member, rebuilding, save_member
 from regraft.errors import RunFolderError
@@ -24,12 +25,6 @@ def stored() -> Stored:
 def saved(folder: Path) -> Path:
     save_member(folder, stored(), kind="linear")
     return folder
-
-
-def change_facts(folder: Path, **facts: object) -> None:
-    path = folder / "member.json"
-    values = {**json.loads(path.read_text(encoding="utf-8")), **facts}
-    path.write_text(json.dumps(values), encoding="utf-8")
 
 
 def error_of(folder: Path, *, kind: str = "linear") -> RunFolderError:
@@ -96,7 +91,7 @@ def test_foreign_json_is_refused(tmp_path):
 
 
 def test_facts_without_checksums_are_refused(tmp_path):
-    change_facts(saved(tmp_path), sha256={})
+    change_facts(saved(tmp_path) / "member.json", sha256={})
     assert error_of(tmp_path).problem == (
         f"{tmp_path / 'member.json'} describes no linear member: member.safetensors is missing."
     )
@@ -109,14 +104,14 @@ def test_arrays_that_are_no_safetensors_are_refused(tmp_path):
     (saved(tmp_path) / "member.safetensors").write_bytes(data)
     sums = json.loads((tmp_path / "member.json").read_text(encoding="utf-8"))["sha256"]
     sums["member.safetensors"] = hashlib.sha256(data).hexdigest()
-    change_facts(tmp_path, sha256=sums)
+    change_facts(tmp_path / "member.json", sha256=sums)
     assert error_of(tmp_path).problem.startswith(
         f"{tmp_path / 'member.safetensors'} cannot be read: "
     )
 
 
 def test_another_format_is_refused(tmp_path):
-    change_facts(saved(tmp_path), format_version=2)
+    change_facts(saved(tmp_path) / "member.json", format_version=2)
     error = error_of(tmp_path)
     assert str(tmp_path) in error.problem
     assert "format_version 2" in error.problem

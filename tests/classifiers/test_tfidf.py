@@ -8,6 +8,7 @@ from conftest import make_examples
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import normalize
+from tampering import change_facts
 
 from regraft.classifiers import tfidf as baselines
 from regraft.classifiers.logistic import REGULARISATIONS, fit_in_space
@@ -300,7 +301,7 @@ def test_latent_refuses_settings_that_make_no_sense(tmp_path, documents, setting
     path = tmp_path / "member.json"
     facts = json.loads(path.read_text(encoding="utf-8"))
     facts["vectorisers"]["words"].update(settings)
-    path.write_text(json.dumps(facts), encoding="utf-8")
+    change_facts(path, **facts)
     with pytest.raises(RunFolderError) as caught:
         LatentModel.load(tmp_path)
     assert caught.value.problem == f"{path} describes no latent member: {reason}."

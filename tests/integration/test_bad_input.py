@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from commands import refusal, run
 from conftest import TINY
+from tampering import accept_files, change_facts
 from typer.testing import CliRunner
 
 from regraft.apps.cli import app
@@ -368,7 +369,7 @@ def change_json(path: Path, **changes: Any) -> None:
 
 
 def test_run_folder_of_a_newer_format_is_refused(broken: Path, splits: dict[str, Path]) -> None:
-    change_json(broken / "run.json", format_version=99, novelty={"a": 1})
+    change_facts(broken / "run.json", format_version=99, novelty={"a": 1})
     # What a newer regraft writes elsewhere is no damage.
     change_json(broken / "config.json", novelty={"a": 1})
     for command in using(broken, splits):
@@ -378,7 +379,7 @@ def test_run_folder_of_a_newer_format_is_refused(broken: Path, splits: dict[str,
 
 
 def test_run_that_has_not_ended_is_refused(broken: Path, splits: dict[str, Path]) -> None:
-    change_json(broken / "run.json", status="training")
+    change_facts(broken / "run.json", status="training")
     for command in using(broken, splits):
         assert refusal(run(*command)) == (
             f"The run in {broken} is not finished: there are no final weights yet. "
@@ -392,6 +393,7 @@ def test_vocabulary_of_another_size_is_refused(
     other = broken.parent / "other"
     assert run("tokenizer", "train", documents_path, "--size", 280, "--out", other).exit_code == 0
     shutil.copy(other / "tokenizer.json", broken / "tokenizer.json")
+    accept_files(broken)
     for command in using(broken, splits):
         assert refusal(run(*command)) == (
             f"{broken / 'tokenizer.json'} has 280 tokens, but the weights have 300. "
@@ -414,6 +416,10 @@ def test_damaged_run_folder_is_refused(
     name: str, content: bytes, problem: str, broken: Path, splits: dict[str, Path]
 ) -> None:
     (broken / name).write_bytes(content)
+    if name != "run.json":
+        for command in using(broken, splits):
+            assert refusal(run(*command)).startswith(f"{broken}/{name} is damaged: it changed")
+        accept_files(broken)
     for command in using(broken, splits):
         assert refusal(run(*command)).startswith(f"{broken}/{problem}")
 
@@ -422,6 +428,7 @@ def test_weights_of_another_shape_are_refused(broken: Path, splits: dict[str, Pa
     settings = json.loads((broken / "config.json").read_text())
     settings["model"]["num_layers"] = 3
     (broken / "config.json").write_text(json.dumps(settings))
+    accept_files(broken)
     for command in using(broken, splits):
         assert refusal(run(*command)) == (
             f"{broken / 'model.safetensors'} does not fit {broken / 'config.json'}. "

@@ -15,6 +15,7 @@ from conftest import TINY, Recorder, make_examples
 from random_runs import LABELS, THRESHOLDS, unchecked, write_run
 from safetensors.torch import load_file
 from sklearn.metrics import f1_score
+from tampering import change_facts
 
 from regraft.classifiers.estimator import TextClassifier
 from regraft.classifiers.finetuning import MICRO_F1, calibrate, chosen_thresholds, finetune
@@ -408,8 +409,7 @@ def test_run_that_lost_its_thresholds_is_refused(set_run: Path, tmp_path: Path):
     import shutil
 
     shutil.copytree(set_run, tmp_path / "run")
-    path = tmp_path / "run" / "run.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "thresholds": []}))
+    change_facts(tmp_path / "run" / "run.json", thresholds=[])
     with pytest.raises(RunFolderError, match="has 0 thresholds for 3 labels"):
         load_run(tmp_path / "run")
 

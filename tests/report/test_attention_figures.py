@@ -26,6 +26,7 @@ from regraft.models.layers import (
 )
 from regraft.report import attention_figures as explain
 from regraft.runtime.files import write_json
+from regraft.runtime.manifest import checksums, with_checksum
 from regraft.training import run_inspection
 
 
@@ -48,8 +49,9 @@ def bert_run(tmp_path: Path) -> Path:
     write_json(folder / "config.json", settings_to_dict(settings))
     info = {"kind": "language-model", "status": "complete", "format_version": 1}
     info |= {"environment": {}, "fingerprints": {}, "result": {}}
-    write_json(folder / "run.json", info)
     save_file(model.state_dict(), folder / "model.safetensors")
+    info["files"] = checksums(folder, folder.iterdir())
+    write_json(folder / "run.json", with_checksum(info))
     return folder
 
 

@@ -18,6 +18,7 @@ from regraft.config.resolution import resolve, settings_to_dict
 from regraft.data.text.label_issues import LabelIssue, write_label_issues
 from regraft.report.fit_html import write_fit_report
 from regraft.runtime.files import write_json
+from regraft.runtime.manifest import with_checksum
 from regraft.stats.selective import CoveragePoint
 from regraft.stats.significance import Interval
 
@@ -29,18 +30,16 @@ WEIGHTS = {"linear": 0.22, "latent": 0.31, "features": 0.47}
 def run_dir(tmp_path: Path) -> Path:
     """The files of a run folder that its report is made of."""
     folder = tmp_path / "run"
-    write_json(
-        folder / "run.json",
-        {
-            "kind": "blend",
-            "status": "complete",
-            "format_version": 1,
-            "created": "2025-01-02",
-            "environment": {"python": "3.11"},
-            "fingerprints": {"train": "00ff"},
-            "result": {},
-        },
-    )
+    info = {
+        "kind": "blend",
+        "status": "complete",
+        "format_version": 1,
+        "created": "2025-01-02",
+        "environment": {"python": "3.11"},
+        "fingerprints": {"train": "00ff"},
+        "result": {},
+    }
+    write_json(folder / "run.json", with_checksum(info))
     settings = resolve("pretrain", preset="bag")
     write_json(folder / "config.json", settings_to_dict(settings))
     return folder

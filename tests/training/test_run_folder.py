@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tampering import accept_files, change_facts
 
 from regraft.config.resolution import replace
 from regraft.config.schema import Settings, TokenizerSettings
@@ -75,9 +76,9 @@ def test_run_without_a_temperature_is_an_older_one(shared_classifier, tmp_path):
     temperature = read_info(shared_classifier).temperature
     assert temperature is not None
     old = shutil.copytree(shared_classifier, tmp_path / "old")
-    values = json.loads((old / "run.json").read_text())
-    assert values.pop("temperature") == values["result"].pop("temperature") == temperature
-    (old / "run.json").write_text(json.dumps(values))
+    result = read_info(old).result
+    assert result.pop("temperature") == temperature
+    change_facts(old / "run.json", temperature=..., result=result)
     run = load_run(old, kind="classifier")
     assert run.info.temperature is None
     assert run.fingerprint == load_run(shared_classifier).fingerprint
@@ -151,8 +152,7 @@ def test_newer_format_is_refused(tmp_path, tiny_pretrain, tokenizer):
 def test_run_of_another_commit_is_refused_by_its_fields(tmp_path, tiny_pretrain, tokenizer):
     complete_run(tmp_path / "run", tiny_pretrain, tokenizer)
     path = tmp_path / "run" / "run.json"
-    values = json.loads(path.read_text())
-    path.write_text(json.dumps({**values, "mood": "good"}))
+    change_facts(path, mood="good")
     with pytest.raises(RunFolderError, match=r"another version of regraft.*mood"):
         load_run(tmp_path / "run")
 
@@ -177,6 +177,7 @@ def test_tokenizer_of_another_size_is_refused(tmp_path, tiny_pretrain, tokenizer
     other = train_tokenizer(text, settings=TokenizerSettings(size=290))
     assert other.vocab_size != tokenizer.vocab_size
     other.save(tmp_path / "run" / "tokenizer.json")
+    accept_files(tmp_path / "run")
     with pytest.raises(RunFolderError, match=f"has {other.vocab_size} tokens, but the weights"):
         load_run(tmp_path / "run")
 
@@ -187,6 +188,7 @@ def test_weights_of_another_shape_are_refused(tmp_path, tiny_pretrain, tokenizer
     values = json.loads(path.read_text())
     values["model"]["num_layers"] = 1
     path.write_text(json.dumps(values))
+    accept_files(tmp_path / "run")
     assert read_settings(tmp_path / "run").model.num_layers == 1
     with pytest.raises(RunFolderError, match="does not fit"):
         load_run(tmp_path / "run")

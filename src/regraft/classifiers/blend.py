@@ -1,5 +1,6 @@
 """The ensemble that `regraft fit` makes: a weighted blend of classifiers, as one Classifier."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,17 @@ from regraft.config import DataSettings, Settings
 from regraft.data import Content, Tokenizer, load_tokenizer
 from regraft.errors import RunFolderError
 from regraft.runtime import SILENT, Progress
-from regraft.training import RunFolder, RunInfo, read_info, read_settings
+from regraft.training import (
+    MEMBERS_NAME,
+    RunFolder,
+    RunInfo,
+    check_run_files,
+    read_info,
+    read_settings,
+)
+
+# Weights are stored with all digits; their sum is not exactly 1.
+_WEIGHT_TOLERANCE = 1e-6
 
 
 @register_classifier("blend")
@@ -125,16 +136,47 @@ class Blend(Classifier):
                 f"{run_dir} holds no finished classifier of `regraft fit`.",
                 remedy="Repeat the command that started it with --resume, or use another folder.",
             )
-        return cls(
+        weights = _checked_weights(run_dir, info)
+        members = [f"{MEMBERS_NAME}/{name}" for name in weights]
+        check_run_files(run_dir, info, needed=["config.json", "tokenizer.json", *members])
+        blend = cls(
             info=info,
             settings=read_settings(run_dir),
             tokenizer=load_tokenizer(run_dir / "tokenizer.json"),
-            by_name={
-                name: load_classifier(member_dir(run_dir, name)) for name in info.result["weights"]
-            },
+            by_name={name: load_classifier(member_dir(run_dir, name)) for name in weights},
         )
+        for name, member in blend.by_name.items():
+            if member.labels != info.labels:
+                raise RunFolderError(
+                    f"{member_dir(run_dir, name)} has other labels than {run_dir / 'run.json'}.",
+                    "All members of a blend have the labels of the blend, in the same order.",
+                    remedy="Restore the folder from a copy, or fit again.",
+                )
+        return blend
+
+
+def _checked_weights(run_dir: Path, info: RunInfo) -> dict[str, float]:
+    """The weight of each member in run.json; RunFolderError if they are not weights."""
+    try:
+        weights = {str(name): float(weight) for name, weight in info.result["weights"].items()}
+        temperature = float(info.result["temperature"])
+        is_right = (
+            0 < temperature < math.inf
+            and all(0 <= weight <= 1 for weight in weights.values())
+            and abs(sum(weights.values()) - 1) < _WEIGHT_TOLERANCE
+            and all(name.isidentifier() for name in weights)  # a name is a folder here
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        is_right = False
+    if not is_right:
+        raise RunFolderError(
+            f"{run_dir / 'run.json'} holds no weights of a blend.",
+            "Weights are 0 or more and add up to 1, and the temperature is above 0.",
+            remedy="Restore the folder from a copy, or fit again.",
+        )
+    return weights
 
 
 def member_dir(run_dir: Path, name: str) -> Path:
     """The folder of a member."""
-    return run_dir / "members" / name
+    return run_dir / MEMBERS_NAME / name

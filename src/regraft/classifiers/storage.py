@@ -16,8 +16,11 @@ import numpy as np
 from regraft.errors import RunFolderError
 from regraft.runtime import (
     FORMAT_VERSION,
+    check_checksum,
     check_format,
+    parse_json,
     sha256,
+    with_checksum,
     write_json,
     write_text,
     write_whole,
@@ -54,7 +57,7 @@ def save_member(folder: Path, stored: Stored, *, kind: str) -> None:
         "sha256": {ARRAYS_NAME: sha256([arrays]), TERMS_NAME: sha256([terms.encode()])},
         **stored.facts,
     }
-    write_json(folder / FACTS_NAME, facts)
+    write_json(folder / FACTS_NAME, with_checksum(facts))
 
 
 def read_member_kind(folder: Path) -> str:
@@ -88,13 +91,16 @@ def load_member(folder: Path, *, kind: str) -> Stored:
         arrays = load(contents[ARRAYS_NAME])
     except SafetensorError as error:
         raise _unreadable(folder / ARRAYS_NAME, error) from error
+    for name, array in arrays.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise _unreadable(folder / ARRAYS_NAME, f"{name} holds infinite numbers or NaN")
     return Stored(facts, arrays, _parsed(folder / TERMS_NAME, contents[TERMS_NAME]))
 
 
 def _read_facts(folder: Path) -> dict[str, Any]:
     facts = _parsed(folder / FACTS_NAME, _content(folder / FACTS_NAME))
     check_format(facts, path=folder)
-    return {"kind": None, **facts}
+    return {"kind": None, **check_checksum(facts, path=folder / FACTS_NAME)}
 
 
 @contextlib.contextmanager
@@ -123,7 +129,7 @@ def _content(path: Path) -> bytes:
 
 def _parsed(path: Path, data: bytes) -> dict[str, Any]:
     try:
-        values = json.loads(data)
+        values = parse_json(data)
     except ValueError as error:  # broken JSON, or not UTF-8
         raise _unreadable(path, error) from error
     if not isinstance(values, dict):

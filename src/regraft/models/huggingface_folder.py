@@ -1,8 +1,9 @@
 """What the configuration of a Hugging Face folder says; needs neither torch nor transformers."""
 
-import json
 from pathlib import Path
 from typing import Any
+
+from regraft.runtime import read_json
 
 CONFIG_NAME = "config.json"
 
@@ -15,7 +16,7 @@ def is_foreign_folder(path: Path) -> bool:
 def read_config(path: Path) -> dict[str, Any]:
     """config.json; empty if there is none, or if it cannot be read."""
     try:
-        values = json.loads((path / CONFIG_NAME).read_text(encoding="utf-8"))
+        values = read_json(path / CONFIG_NAME)
     except (OSError, ValueError):
         return {}
     return values if isinstance(values, dict) else {}

@@ -35,7 +35,18 @@ from .hardware import (
 )
 from .interruption import Interruption, interruptible
 from .jobs import cluster_size, results
+from .json_reader import parse_json, read_json
 from .launch import is_first_process, launch_id, num_processes, num_restarts
+from .manifest import (
+    check_checksum,
+    check_files,
+    check_signature,
+    checksums,
+    damage,
+    load_key,
+    sign,
+    with_checksum,
+)
 from .progress import SILENT, Progress, tracked
 from .wording import counted, duration
 
@@ -48,10 +59,15 @@ __all__ = [
     "Interruption",
     "Progress",
     "autocast",
+    "check_checksum",
+    "check_files",
     "check_format",
+    "check_signature",
     "check_training",
+    "checksums",
     "cluster_size",
     "counted",
+    "damage",
     "device",
     "disk_error",
     "duration",
@@ -68,22 +84,27 @@ __all__ = [
     "joined",
     "keep_memory",
     "launch_id",
+    "load_key",
     "matrix_speed",
     "num_processes",
     "num_restarts",
     "optional",
     "output_path",
+    "parse_json",
     "read_blocks",
+    "read_json",
     "results",
     "seed_generator",
     "seeded",
     "sha256",
     "share_cores",
+    "sign",
     "sync_folder",
     "temporary_folder",
     "tracked",
     "whole_file",
     "whole_folder",
+    "with_checksum",
     "world",
     "write_json",
     "write_text",

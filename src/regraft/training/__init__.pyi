@@ -40,8 +40,10 @@ from .optim import holding, put
 from .pretraining import PretrainResult, pretrain
 from .run_folder import (
     BEFORE_RUN_JSON,
+    MEMBERS_NAME,
     RunFolder,
     RunInfo,
+    check_run_files,
     check_run_folder,
     open_run,
     read_info,
@@ -56,6 +58,7 @@ __all__ = [
     "EVALUATION_TOKENS",
     "MASKED_SHARE",
     "MEAN",
+    "MEMBERS_NAME",
     "TOKEN_LOSS",
     "BenchResult",
     "LoadedRun",
@@ -77,6 +80,7 @@ __all__ = [
     "build_state",
     "check_one_process",
     "check_preset",
+    "check_run_files",
     "check_run_folder",
     "class_probabilities",
     "class_scores",

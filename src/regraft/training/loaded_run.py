@@ -11,8 +11,16 @@ from regraft.config import ModelSettings, Settings
 from regraft.data import Tokenizer, load_tokenizer
 from regraft.errors import RunFolderError
 from regraft.models import Model, NoHead, build_backbone, build_classifier, build_language_model
-from regraft.runtime import file_sha256, fingerprint, write_whole
-from regraft.training.run_folder import Kind, RunInfo, incomplete, read_info, read_settings
+from regraft.runtime import fingerprint, write_whole
+from regraft.training.run_folder import (
+    WEIGHTS_NAME,
+    Kind,
+    RunInfo,
+    check_run_files,
+    incomplete,
+    read_info,
+    read_settings,
+)
 
 
 @dataclass(frozen=True)
@@ -53,9 +61,7 @@ def load_run(run_dir: Path, *, kind: Kind | None = None) -> LoadedRun:
             f"{run_dir} holds a {info.kind}, not a {kind}.",
             remedy="Use `regraft finetune` to make a classifier, `regraft pretrain` for a base.",
         )
-    for name in ("config.json", "tokenizer.json", "model.safetensors"):
-        if not (run_dir / name).exists():
-            raise incomplete(run_dir / name)
+    check_run_files(run_dir, info, needed=("config.json", "tokenizer.json", WEIGHTS_NAME))
     settings = read_settings(run_dir)
     if len(info.thresholds) != len(info.labels) * (settings.data.label_separator is not None):
         raise RunFolderError(
@@ -65,12 +71,13 @@ def load_run(run_dir: Path, *, kind: Kind | None = None) -> LoadedRun:
             remedy="Restore the folder or train again.",
         )
     tokenizer = load_tokenizer(run_dir / "tokenizer.json")
-    tensors = _load_weights(run_dir / "model.safetensors", digest=info.weights_digest)
+    tensors = _load_weights(run_dir / WEIGHTS_NAME)
     _check_vocabulary(run_dir, tensors=tensors, tokenizer=tokenizer, model=settings.model)
-    model = _build(info, settings=settings, tokenizer=tokenizer)
+    _check_size(run_dir, tensors=tensors, model=settings.model)
     try:
+        model = _build(info, settings=settings, tokenizer=tokenizer)
         model.load_state_dict(tensors)
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError, OverflowError, ValueError, TypeError, KeyError) as error:
         raise RunFolderError(
             f"{run_dir / 'model.safetensors'} does not fit {run_dir / 'config.json'}.",
             "Weights and configuration must come from the same run.",
@@ -123,17 +130,32 @@ def _check_vocabulary(
         )
 
 
-def _load_weights(path: Path, *, digest: str | None) -> dict[str, torch.Tensor]:
+def _check_size(run_dir: Path, *, tensors: dict[str, torch.Tensor], model: ModelSettings) -> None:
+    """Refuse a model that is larger than its weights, before it is built."""
+    num_weights = sum(tensor.numel() for tensor in tensors.values())
+    num_needed = model.width * (1 + model.num_layers * model.width)
+    if model.architecture is None and num_needed > num_weights:
+        raise RunFolderError(
+            f"{run_dir / 'config.json'} describes a model of at least {num_needed:,} weights, but "
+            f"there are {num_weights:,}.",
+            "Weights and configuration must come from the same run.",
+            remedy="Restore the folder or train again.",
+        )
+
+
+def _load_weights(path: Path) -> dict[str, torch.Tensor]:
     try:
-        if digest is not None and file_sha256(path) != digest:
-            raise RunFolderError(
-                f"{path} is damaged: it changed since it was written.",
-                remedy="Restore the file or train again.",
-            )
-        return load_file(path)
+        tensors = load_file(path)
     except FileNotFoundError as error:
         raise incomplete(path) from error
     except (SafetensorError, OSError) as error:
         raise RunFolderError(
             f"{path} is damaged: {error}.", remedy="Restore the file or train again."
         ) from error
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise RunFolderError(
+                f"{path} is damaged: {name} holds numbers that are infinite or NaN.",
+                remedy="Restore the file or train again.",
+            )
+    return tensors

@@ -7,9 +7,10 @@ nothing of training, and needs no torch: networks are loaded by loaded_run.py.
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -24,7 +25,10 @@ from regraft.errors import ConfigError, RegraftError, RunFolderError
 from regraft.models import is_foreign_folder
 from regraft.runtime import (
     FORMAT_VERSION,
+    check_checksum,
+    check_files,
     check_format,
+    checksums,
     disk_error,
     environment,
     file_sha256,
@@ -32,6 +36,9 @@ from regraft.runtime import (
     joined,
     launch_id,
     num_restarts,
+    read_json,
+    sha256,
+    with_checksum,
     world,
     write_json,
     write_whole,
@@ -42,6 +49,7 @@ if TYPE_CHECKING:
     from regraft.models import Model
     from regraft.training.checkpoint import Checkpoints
 
+WEIGHTS_NAME = "model.safetensors"
 # What a network is for. A base is a backbone without a head: it can be fine-tuned, nothing more.
 Kind = Literal["language-model", "classifier", "base"]
 
@@ -63,9 +71,16 @@ class RunInfo:
     result: dict[str, Any] = field(default_factory=dict)
     created: str = ""
     environment: dict[str, str] = field(default_factory=dict)
-    weights_digest: str | None = None
+    # The SHA-256 of every file that loading reads, by its path in the folder.
+    files: dict[str, str] = field(default_factory=dict)
     launch: str | None = None
     format_version: int = FORMAT_VERSION
+
+    @property
+    def weights_digest(self) -> str | None:
+        """The SHA-256 of the weights; None if there are none, or while others replace them."""
+        digest = self.files.get(WEIGHTS_NAME)
+        return None if digest is None or " " in digest else digest
 
 
 class RunFolder:
@@ -176,11 +191,8 @@ class RunFolder:
 
         tensors = {name: whole(tensor) for name, tensor in model.state_dict().items()}
         if world().is_first:
-            path = self.run_dir / "model.safetensors"
-            write_tensors(path, tensors)
-            self._write_info(
-                dataclasses.replace(info, status="complete", weights_digest=file_sha256(path))
-            )
+            write_tensors(self.run_dir / WEIGHTS_NAME, tensors)
+            self._write_complete(info)
             self.checkpoints(keep=1).remove()
             shutil.rmtree(self.stages_dir, ignore_errors=True)
             shutil.rmtree(self.tokens_dir, ignore_errors=True)
@@ -193,18 +205,19 @@ class RunFolder:
         """
         from safetensors.numpy import load_file, save
 
-        path, info = self.run_dir / "model.safetensors", read_info(self.run_dir)
+        path, info = self.run_dir / WEIGHTS_NAME, read_info(self.run_dir)
         data = save(
             {
                 name: array.astype(np.float16) if array.dtype == np.float32 else array
                 for name, array in load_file(path).items()
             }
         )
-        # Without a digest while file and digest may differ: a crash in between leaves a run that
+        # Both checksums while one file replaces the other: a crash in between leaves a run that
         # loads, and that `has_half_precision` does not take for finished.
-        self._write_info(dataclasses.replace(info, weights_digest=None))
+        both = f"{file_sha256(path)} {sha256([data])}"
+        self._write_info(dataclasses.replace(info, files={**info.files, WEIGHTS_NAME: both}))
         write_whole(path, lambda file: file.write(data))
-        self._write_info(dataclasses.replace(info, weights_digest=file_sha256(path)))
+        self._write_complete(info)
 
     @property
     def has_half_precision(self) -> bool:
@@ -215,8 +228,7 @@ class RunFolder:
 
     def complete(self, result: dict[str, Any]) -> None:
         """Mark a run without weights of its own complete, such as a blend; remove its tokens."""
-        info = read_info(self.run_dir)
-        self._write_info(dataclasses.replace(info, status="complete", result=result))
+        self._write_complete(dataclasses.replace(read_info(self.run_dir), result=result))
         shutil.rmtree(self.tokens_dir, ignore_errors=True)
 
     def log(self, record: dict[str, Any]) -> None:
@@ -237,8 +249,15 @@ class RunFolder:
             text = "".join(json.dumps(record) + "\n" for record in kept)
             write_whole(path, lambda file: file.write(text.encode()))
 
+    def _write_complete(self, info: RunInfo) -> None:
+        """Mark the run complete, with the checksums of its files: the last file that is written."""
+        members = (self.run_dir / MEMBERS_NAME).rglob("*")
+        paths = [*(self.run_dir / name for name in (*BEFORE_RUN_JSON, WEIGHTS_NAME)), *members]
+        files = checksums(self.run_dir, (path for path in paths if path.name[0] != "."))
+        self._write_info(dataclasses.replace(info, status="complete", files=files))
+
     def _write_info(self, info: RunInfo) -> None:
-        write_json(self.run_dir / "run.json", dataclasses.asdict(info))
+        write_json(self.run_dir / "run.json", with_checksum(dataclasses.asdict(info)))
 
     def _refuse_changes(self, there: RunInfo, *, info: RunInfo, settings: Settings) -> None:
         before = flat(_read_json(self.run_dir / "config.json"))
@@ -281,6 +300,8 @@ def open_run(out: str | Path, *, resume: bool) -> Iterator[tuple[RunFolder, bool
             yield folder, resume
 
 
+# Where a blend keeps its classifiers.
+MEMBERS_NAME = "members"
 _LOCK = "run.lock"
 # A worker process outlives a parent that was killed by a second or more.
 _LOCK_SECONDS = 5.0
@@ -317,10 +338,33 @@ def is_run_folder(path: Path) -> bool:
     )
 
 
+def check_run_files(run_dir: Path, info: RunInfo, *, needed: Iterable[str]) -> None:
+    """Refuse a complete run unless all files that loading reads are there and unchanged."""
+    for name in needed:
+        if not (run_dir / name).exists():
+            raise incomplete(run_dir / name)
+        if not any(file == name or file.startswith(f"{name}/") for file in info.files):
+            raise RunFolderError(
+                f"{run_dir / 'run.json'} has no checksum of {name}.",
+                "It lists every file that loading reads.",
+                remedy="Restore the folder or train again.",
+            )
+    check_files(run_dir, info.files)
+
+
 def read_info(run_dir: Path) -> RunInfo:
-    """run.json, checked for format and completeness."""
-    values = _read_json(run_dir / "run.json")
+    """run.json, checked for format, completeness, damage and sensible values."""
+    path = run_dir / "run.json"
+    values = _read_json(path)
     check_format(values, path=run_dir)
+    values = check_checksum(values, path=path)
+    try:
+        _check_values(values)
+    except (KeyError, TypeError, ValueError) as error:
+        reason = str(error) if isinstance(error, ValueError) else "a value has the wrong type"
+        raise RunFolderError(
+            f"{path} describes no run: {reason}.", remedy="Restore the folder or train again."
+        ) from error
     for name in ("labels", "thresholds"):
         values[name] = tuple(values.get(name, ()))
     fields = dataclasses.fields(RunInfo)
@@ -328,6 +372,23 @@ def read_info(run_dir: Path) -> RunInfo:
     if wrong := (values.keys() - {part.name for part in fields}) | (required - values.keys()):
         raise wrong_format(run_dir, f"run.json differs in {', '.join(sorted(wrong))}")
     return RunInfo(**values)
+
+
+def _check_values(values: dict[str, Any]) -> None:
+    """Refuse values that cannot be right; ValueError says which."""
+    labels, thresholds = values.get("labels", []), values.get("thresholds", [])
+    if not all(isinstance(label, str) for label in labels) or len(set(labels)) < len(labels):
+        raise ValueError("its labels are not different texts")
+    if not all(0 <= threshold <= 1 for threshold in thresholds):
+        raise ValueError("a threshold is not between 0 and 1")
+    temperature = values.get("temperature")
+    if temperature is not None and not 0 < temperature < math.inf:
+        raise ValueError(f"its temperature is {temperature}")
+    for name in ("fingerprints", "result", "environment", "files"):
+        if not isinstance(values.get(name, {}), dict):
+            raise ValueError(f"{name} is no JSON object")
+    if not all(isinstance(digest, str) for digest in values.get("files", {}).values()):
+        raise ValueError("a checksum is no text")
 
 
 def read_settings(run_dir: Path) -> Settings:
@@ -353,10 +414,10 @@ def read_metrics(run_dir: Path) -> Iterator[dict[str, Any]]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise incomplete(path) from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise RunFolderError(
             f"{path} cannot be read: {error}.", remedy="Restore the file or train again."
         ) from error

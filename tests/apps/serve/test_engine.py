@@ -12,6 +12,7 @@ import torch
 from conftest import make_examples
 from random_runs import LABELS, unchecked, write_run
 from safetensors.torch import save_file
+from tampering import accept_files, change_facts
 from tiny_blends import blend_dir
 
 from regraft.apps.serve.engine import load_engine
@@ -109,9 +110,7 @@ def test_run_with_a_temperature_is_calibrated(runtime, shared_classifier, tmp_pa
     assert probabilities(values) == pytest.approx(expected(shared_classifier, TEXTS), abs=1e-5)
     # Runs that were made before temperatures are as they were.
     old = shutil.copytree(shared_classifier, tmp_path / "old")
-    info = json.loads((old / "run.json").read_text())
-    del info["temperature"]
-    write_json(old / "run.json", info)
+    change_facts(old / "run.json", temperature=...)
     assert not load_engine(old, runtime="torch").is_calibrated
 
 
@@ -192,9 +191,8 @@ def test_run_that_gives_no_probabilities_is_refused(tmp_path):
     run = load_run(run_dir)
     with torch.no_grad():
         for parameter in run.model.head.parameters():
-            parameter.fill_(torch.nan)
+            parameter.fill_(3e38)
     save_file(run.model.state_dict(), run_dir / "model.safetensors")
-    info = json.loads((run_dir / "run.json").read_text())
-    write_json(run_dir / "run.json", {**info, "weights_digest": None})
+    accept_files(run_dir)
     with pytest.raises(RunFolderError, match="does not give probabilities on made-up texts"):
         load_engine(run_dir, runtime="torch")

@@ -6,7 +6,6 @@ two, marked slow, it is a process of its own.
 
 import contextlib
 import http.client
-import json
 import shutil
 import threading
 import time
@@ -25,6 +24,7 @@ from random_runs import LABELS, write_run
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 from servers import Gated, engine_of, served
+from tampering import change_facts
 from tiny_blends import blend_dir
 
 from regraft.apps.serve.engine import Engine, load_engine
@@ -384,13 +384,12 @@ def test_deleted_or_damaged_run_is_served_on_and_told(run_dir, tmp_path):
         assert server.classify("a").json()["model"] == model
         shutil.copytree(run_dir, copy)
         server.wait_until(trouble=None)
-        info = json.loads((copy / "run.json").read_text())
-        (copy / "run.json").write_text(json.dumps({**info, "status": "training"}))
+        change_facts(copy / "run.json", status="training")
         server.wait_until(
             trouble="The run in copy is not finished: there are no final weights yet."
         )
         assert server.classify("a").json()["model"] == model
-        (copy / "run.json").write_text(json.dumps({**info, "launch": "anew"}))
+        change_facts(copy / "run.json", status="complete", launch="again")
         server.wait_until(trouble=None)
         assert server.ready()["model"] != model
 

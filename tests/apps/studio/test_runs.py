@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 import pytest
 from comparisons import ARMS, comparison
 from random_runs import write_run
+from tampering import change_facts
 
 from regraft.apps.serve.limits import RefusedError
 from regraft.apps.studio import runs
@@ -30,9 +31,7 @@ def rows_by_name(folder):
 
 
 def change_info(run_dir, **values):
-    path = run_dir / "run.json"
-    before = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**before, **values}), encoding="utf-8")
+    change_facts(run_dir / "run.json", **values)
 
 
 def make_old(folder, *, seconds):

@@ -29,6 +29,7 @@ from regraft.apps.cli import (
     studio,
     terminal,
     tokenizer,
+    verify,
 )
 from regraft.apps.cli.options import Command
 from regraft.errors import RegraftError
@@ -123,6 +124,7 @@ _COMMANDS: dict[str, Callable[..., None] | dict[str, Callable[..., None]]] = {
     "generate": predict.generate,
     "fill": predict.fill,
     "export": export.export,
+    "verify": verify.verify,
     "serve": serve.serve,
     "studio": studio.studio,
     "attention": inspect.attention,

@@ -6,7 +6,6 @@ record off the file. One process holds a file at a time.
 
 import csv
 import io
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Literal, cast, get_args
 
 from regraft.apps.studio.queries import Query
 from regraft.errors import DataError
-from regraft.runtime import disk_error, hold_lock, output_path, sync_folder, write_json
+from regraft.runtime import disk_error, hold_lock, output_path, read_json, sync_folder, write_json
 
 COLUMNS = ("text", "label", "use", "query", "row")
 # What a label is used for: to learn from, or to judge by. The latter are drawn at random.
@@ -91,7 +90,7 @@ class LabelFile:
     def load_classes(self) -> tuple[str, ...]:
         """The classes chosen earlier, if any."""
         try:
-            values = json.loads(self.classes_path.read_text(encoding="utf-8"))
+            values = read_json(self.classes_path)
             return tuple(str(name) for name in values["classes"])
         except FileNotFoundError:
             return ()

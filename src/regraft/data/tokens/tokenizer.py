@@ -23,7 +23,7 @@ from regraft.data.tokens.lab import (
     load_lab_tokenizer,
 )
 from regraft.errors import DataError, RunFolderError
-from regraft.runtime import fingerprint, write_json, write_text
+from regraft.runtime import fingerprint, parse_json, read_json, write_json, write_text
 
 FILE_NAME = "tokenizer.json"
 ROLES_NAME = "tokenizer_config.json"
@@ -426,7 +426,7 @@ def _load_json(path: Path) -> Tokenizer:
     roles_path = path.with_name(ROLES_NAME)
     if roles_path.is_file():
         try:
-            special_tokens = json.loads(roles_path.read_bytes())
+            special_tokens = read_json(roles_path)
             _named_tokens(special_tokens)
         except (ValueError, AttributeError, KeyError, TypeError) as error:
             raise DataError(
@@ -440,7 +440,7 @@ def _load_json(path: Path) -> Tokenizer:
 def parse_tokenizer(text: str, *, source: str, special_tokens: Mapping[str, Any]) -> Tokenizer:
     """A tokenizer from the text of its JSON and, if given, its Hugging Face configuration."""
     try:
-        json.loads(text)
+        parse_json(text)
         inner = tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # the library raises bare Exception for a wrong layout
         raise DataError(
