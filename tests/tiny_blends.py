@@ -53,7 +53,12 @@ def light_blend(num_labels: int = 2) -> Blend:
     ]
     labels = labels_of(examples)
     weights = {"linear": 0.6, "latent": 0.4}
-    result = {"labels": list(labels.names), "weights": weights, "temperature": 1.25}
+    result = {
+        "labels": list(labels.names),
+        "weights": weights,
+        "temperature": 1.25,
+        "abstain_below": None,
+    }
     settings = resolve("pretrain", preset="bag", overrides=TINY_BAG)
     texts = [review.text for review in reviews]
     return Blend(
