@@ -172,5 +172,5 @@ def test_base_left_in_single_precision_by_a_crash_is_repaired(text, tmp_path):
 def test_time_that_is_gone_still_gives_a_round_of_short_bases(text, tmp_path):
     plan = make(text, tmp_path / "run", FitLimit(minutes=0.001))
     assert len(plan.base_steps) == num_processes()
-    assert plan.base_steps[0] == 1
+    assert plan.base_steps[0] == 12
     assert not (tmp_path / "run" / "trial").exists()

@@ -104,6 +104,7 @@ def test_any_time_gives_bases_of_a_sensible_length(machine, wrong, times):
     [
         ([], 1_600.0, [320, 320]),  # one round of a guess, whatever fits
         ([], 350.0, [175, 175]),  # two rounds share it
+        ([], -20.0, [20, 20]),  # better late than without a base
         ([300, 300], 450.0, [225, 225]),  # rather two rounds that fit than one and a half
         ([300, 300], 1_500.0, [300] * 6),  # three of five rounds at once
         ([300, 300], 250.0, [250, 250]),  # a shorter last round

@@ -3,7 +3,6 @@
 `fit_plan` decides how many there are and how long each trains. Knows no labels.
 """
 
-import math
 import shutil
 import threading
 import time
@@ -46,12 +45,11 @@ MOST_JOBS = 8
 # Fewer documents that can be halved teach a base nothing; the other members do without.
 FEWEST_DOCUMENTS = 200
 
-# Tokens of a bag per second on a slow core. If a round at this speed takes little of the time, it
-# is made without a trial.
+# Tokens of a bag per second on a slow or busy core, by which its first round is planned: a trial
+# would take as long as some bases, because starting and saving one takes longer than its steps.
 _SLOW_TOKENS = 150_000
-_LITTLE_SHARE = 0.25
 
-# Steps of the bases of a trial, which are made only to measure how long a base will take.
+# Steps of the bases of a trial, which are made only to measure how long a network will take.
 _TRIAL_STEPS = 8
 
 # Steps between checkpoints of a base.
@@ -148,10 +146,10 @@ def make_bases(
             pace = _make(jobs) or pace
             if budget is None or plan.is_settled:
                 return plan
-            if pace is None:
-                pace = _slow_pace(store, pass_steps=pass_steps, settings=settings)
-                if pace.seconds(lengths.wanted) > _LITTLE_SHARE * (budget - clock.seconds):
-                    pace = _trial(store_dir, run_dir / "trial", settings=settings)
+            if pace is None and settings.model.traits.has_layers:
+                pace = _trial(store_dir, run_dir / "trial", settings=settings)
+            elif pace is None:
+                pace = Pace(store.num_tokens / pass_steps / _SLOW_TOKENS)
             left = time_for_bases(
                 budget, gone=clock.seconds, num_examples=num_examples, num_made=len(jobs)
             )
@@ -172,13 +170,6 @@ def _job(store_dir: Path, out: Path, number: int, num_steps: int, *, settings: S
         **{"checkpoint_every": every, "keep_checkpoints": 1},
     }
     return BaseJob(store_dir, out, replace(settings, "train", **changes))
-
-
-def _slow_pace(store: TokenStore, *, pass_steps: int, settings: Settings) -> Pace:
-    """That of a bag on a slow core; a network with layers cannot be guessed."""
-    if settings.model.traits.has_layers:
-        return Pace(math.inf)
-    return Pace(store.num_tokens / pass_steps / _SLOW_TOKENS)
 
 
 def _trial(store_dir: Path, trial_dir: Path, *, settings: Settings) -> Pace:
@@ -272,7 +263,8 @@ class _Bar:
         if self._budget is None:
             done = sum(min(_last_step(job.out), job.num_steps) for job in jobs)
         num_made = sum(_is_made(job.out) for job in jobs)
-        self._progress.advance(done - self._done, note=f"{num_made} of {len(jobs)} bases made")
+        note = f"{num_made} of {len(jobs)} bases made" if jobs else ""
+        self._progress.advance(done - self._done, note=note)
         self._done = done
 
 

@@ -231,7 +231,7 @@ def _panels(
     figure = _figure((num_columns * (panel + 0.25) + 2.2, num_rows * (panel + 0.35) + 1.9))
     grid = figure.subplots(num_rows, num_columns, squeeze=False, sharex=True, sharey=True)
     darkest = darkest_weight(weights)
-    # The square root keeps weak weights visible beside strong ones.
+    # The square root keeps weak weights visible next to strong ones.
     norm = PowerNorm(0.5, vmin=0.0, vmax=darkest, clip=True)
     ticks = range(0, length, -(-length // _MAX_TOKEN_LABELS))
     token_names = [_shortened(drawable(tokens[tick])) for tick in ticks]

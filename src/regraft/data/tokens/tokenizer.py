@@ -278,7 +278,7 @@ class Tokenizer:
             raise DataError(
                 f"The tokenizer {source} lacks the special token {' or '.join(ours)}.",
                 f"It needs {' '.join(SPECIAL_TOKENS[:4])} or {' '.join(LAB_SPECIAL_TOKENS)}, or "
-                f"{ROLES_NAME} beside it with {_KEYS[tuple(ours)][0]}.",
+                f"{ROLES_NAME} next to it with {_KEYS[tuple(ours)][0]}.",
                 remedy="Train one with `regraft tokenizer train`.",
             )
         return token_id
