@@ -21,30 +21,37 @@ from regraft.classifiers.base import (
     register_classifier,
     run_fingerprint,
 )
+from regraft.classifiers.embeddings import BaseSpace, EmbeddingModel
+from regraft.classifiers.logistic import fit_in_space
 from regraft.classifiers.storage import Stored, load_member, save_member
 from regraft.classifiers.tfidf import fit_naive_bayes
 from regraft.config.task import Task
 from regraft.data.synthetic import synthetic_reviews
 from regraft.data.text.records import Example, labels_of
 from regraft.errors import ConfigError, DataError, RunFolderError
+from regraft.training.loaded_run import load_run
 
 TEXTS = ["A superb camera, I love it.", "It broke after a day.", ""]
-KINDS = ["blend", "linear", "latent", "embedding", "nbsvm", "classifier"]
+KINDS = ["blend", "linear", "latent", "folded", "embedding", "nbsvm", "classifier"]
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory) -> dict[str, Path]:
+def folders(shared_base, tmp_path_factory) -> dict[str, Path]:
     """A folder of every kind that can be made without another library."""
     blend = blend_dir(tmp_path_factory, num_labels=2)
     folder = tmp_path_factory.mktemp("kinds")
     reviews = synthetic_reviews(num_documents=30, seed=3)
     examples = [Example(review.text, review.label, "made", 1) for review in reviews]
     fit_naive_bayes(examples, examples, labels=labels_of(examples)).save(folder / "nbsvm")
+    space = BaseSpace([load_run(shared_base)])
+    tuned = fit_in_space(space, examples, None, labels=labels_of(examples))
+    EmbeddingModel(tuned, space).save(folder / "embedding")
     return {
         "blend": blend,
         "linear": blend / "members" / "linear",
         "latent": blend / "members" / "latent",
-        "embedding": blend / "members" / "features",
+        "folded": blend / "members" / "features",
+        "embedding": folder / "embedding",
         "nbsvm": folder / "nbsvm",
         "classifier": write_run(folder / "run", preset="bert", objective="masked", pooling="first"),
     }
@@ -79,7 +86,7 @@ def test_every_kind_keeps_the_protocol(folders, kind, tmp_path):
 def test_every_kind_scores_words(folders, kind):
     classifier = load_classifier(folders[kind])
     method, *others = classifier.attribution_methods(TEXTS[0])
-    assert others == ["leave-one-out"]
+    assert others == ([] if kind == "embedding" else ["leave-one-out"])
     spans = [(0, 1), (2, 8), (9, 15)]
     found = classifier.attributions(TEXTS[0], spans, target=0, method=method)
     assert found.scores_W.shape == (3,)

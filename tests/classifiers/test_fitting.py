@@ -1,6 +1,7 @@
 """The recipe: what it leaves behind, that it is judged on unseen texts, that it can be resumed."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -66,7 +67,7 @@ def fitted(
     return out, result
 
 
-def test_folder_holds_bases_members_and_no_pickle(fitted):
+def test_folder_holds_members_no_bases_and_no_pickle(fitted):
     out, result = fitted
     names = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
     assert {"run.json", "config.json", "tokenizer.json"} <= names
@@ -76,7 +77,15 @@ def test_folder_holds_bases_members_and_no_pickle(fitted):
         "latent",
         "features",
     }
-    assert result.num_bases == 3 == len(list((out / "bases").iterdir()))
+    assert {path.name for path in out.iterdir()} == {
+        "run.json",
+        "config.json",
+        "tokenizer.json",
+        "plan.json",
+        "label_issues.csv",
+        "members",
+    }
+    assert result.num_bases == 3
     assert (result.passes, result.minutes) == ([3.0] * 3, None)
     # The labelled texts are text as well.
     assert (result.num_train, result.num_valid, result.num_documents) == (60, 0, 360)
@@ -206,7 +215,9 @@ def test_finished_recipe_is_not_run_again(fitted, files, settings):
         fit([files["text"]], train=files["train"], out=out, settings=settings)
 
 
-def test_interrupted_recipe_goes_on_to_the_same_weights(fitted, files, settings, tmp_path):
+def test_interrupted_recipe_goes_on_to_the_same_weights(
+    fitted, files, settings, tmp_path, monkeypatch
+):
     _, result = fitted
 
     class Stop(Recorder):
@@ -218,11 +229,28 @@ def test_interrupted_recipe_goes_on_to_the_same_weights(fitted, files, settings,
     arguments = {"train": files["train"], "out": tmp_path / "run", "settings": settings}
     with pytest.raises(KeyboardInterrupt):
         fit([files["text"]], **arguments, bases=3, progress=Stop())
-    made = [path.stat().st_mtime_ns for path in sorted(tmp_path.rglob("model.safetensors"))]
+    bases = tmp_path / "run" / "bases"
+    made = {path: path.stat().st_mtime_ns for path in bases.rglob("model.safetensors")}
+    assert len(made) == result.num_bases
+
+    def killed(path, **options):
+        if path == bases:
+            now = {path: path.stat().st_mtime_ns for path in bases.rglob("model.safetensors")}
+            assert now == made
+            raise KeyboardInterrupt
+        return rmtree(path, **options)
+
+    # Once more while the folded bases are removed: the classifier is whole, the rest can go.
+    rmtree = shutil.rmtree
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fit([files["text"]], **arguments, bases=3, resume=True)
+    assert bases.exists()
+    assert load_classifier(tmp_path / "run").weights == result.weights
     again = fit([files["text"]], **arguments, bases=3, resume=True)
-    now = [path.stat().st_mtime_ns for path in sorted(tmp_path.rglob("model.safetensors"))]
-    assert made == now[: len(made)]
     assert again.weights == result.weights
+    assert not bases.exists()
 
 
 def test_bad_input_is_told(files, settings, tmp_path, monkeypatch):

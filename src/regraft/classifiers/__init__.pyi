@@ -34,6 +34,8 @@ from .finetuning import (
 from .fit_plan import FitLimit
 from .fit_result import FitResult
 from .fitting import fit, fit_again, fit_examples
+from .folded import FoldedModel, FoldedSpace
+from .folding import fold_bases
 from .journal import journal_folder
 from .logistic import RegressionModel, TunedRegression, fit_in_space, fit_regression, unit_length
 from .neural import NeuralClassifier
@@ -66,6 +68,8 @@ __all__ = [
     "FinetuneResult",
     "FitLimit",
     "FitResult",
+    "FoldedModel",
+    "FoldedSpace",
     "LabelScore",
     "LatentModel",
     "LatentSpace",
@@ -98,6 +102,7 @@ __all__ = [
     "fit_naive_bayes",
     "fit_regression",
     "fit_space",
+    "fold_bases",
     "harmless",
     "journal_folder",
     "kept_epoch",

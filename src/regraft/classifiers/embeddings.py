@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from numpy.typing import NDArray
 
 from regraft.classifiers.base import register_classifier
-from regraft.classifiers.contributions import Parts, by_class, with_intercepts
+from regraft.classifiers.folded import MOST_WINDOWS
 from regraft.classifiers.logistic import (
     Matrix,
     RegressionModel,
@@ -22,12 +21,8 @@ from regraft.classifiers.logistic import (
 )
 from regraft.classifiers.storage import Stored, load_member, rebuilding
 from regraft.data import Tokenizer, WindowRows
-from regraft.models import repeats_weight
 from regraft.runtime import SILENT, Progress
 from regraft.training import LoadedRun, RunFolder, load_run, pooled_vectors
-
-# Of a longer text only the first windows are read; the rest costs time and adds little.
-MOST_WINDOWS = 8
 
 
 def text_windows(texts: Sequence[str], *, tokenizer: Tokenizer, max_length: int) -> WindowRows:
@@ -95,31 +90,12 @@ class EmbeddingModel(RegressionModel):
 
     @property
     def is_additive(self) -> bool:
-        """Yes, if all bases only add up vectors of tokens."""
-        return all(
-            base.settings.model.num_layers == 0 and base.settings.head.pooling == "mean"
-            for base in self.space.bases
-        )
+        """No: layers mix tokens. Bags, which do not, are folded instead (folding.py)."""
+        return False
 
     def matrix(self, texts: Sequence[str], *, progress: Progress = SILENT) -> Matrix:
         """The vectors of texts."""
         return unit_length(self.space.vectors(texts, progress=progress))
-
-    def score_parts(self, text: str) -> list[Parts]:
-        """Tokens of every base."""
-        bases, regression, num_classes = self.space.bases, self.tuned.fitted, len(self.labels)
-        features_D = self.matrix([text])[0]
-        parts, first = [], 0
-        for base in bases:
-            starts_O, stops_O, vectors_OK = _token_vectors(base, text)
-            here = slice(first, first + vectors_OK.shape[1])
-            # Of length 1 in each base, then of length 1 over all bases.
-            length = float(np.linalg.norm(vectors_OK.sum(axis=0))) * np.sqrt(len(bases))
-            vectors_OK = vectors_OK / max(length, float(np.finfo(np.float64).tiny))
-            values_OC = by_class(regression.coef_[:, here] @ vectors_OK.T, regression, num_classes)
-            parts.append((Parts(starts_O, stops_O, values_OC), vectors_OK @ features_D[here]))
-            first = here.stop
-        return with_intercepts(features_D, parts, regression=regression, num_classes=num_classes)
 
     def features_stored(self) -> Stored:
         """The number of bases; they are saved in run folders of their own."""
@@ -134,7 +110,6 @@ class EmbeddingModel(RegressionModel):
                     base.info, settings=base.settings, tokenizer=base.tokenizer, resume=False
                 )
                 folder.finish(base.info, model=base.model)
-                folder.keep_half_precision()
         super().save(run_dir)
 
     @classmethod
@@ -143,53 +118,22 @@ class EmbeddingModel(RegressionModel):
         stored = load_member(run_dir, kind=cls.kind)
         with rebuilding(run_dir, kind=cls.kind):
             numbers = range(int(stored.facts["num_bases"]))
-        bases = [load_embedding_base(base_dir(_owner(run_dir), number)) for number in numbers]
+        bases = [load_run(base_dir(_owner(run_dir), number)) for number in numbers]
         with rebuilding(run_dir, kind=cls.kind):
             width = sum(base.settings.model.width for base in bases)
             return cls(rebuilt_regression(stored, num_features=width), BaseSpace(bases))
 
 
+def bases_dir(run_dir: Path) -> Path:
+    """The bases of an embedding classifier, or of a blend while it is made."""
+    return run_dir / "bases"
+
+
 def base_dir(run_dir: Path, number: int) -> Path:
-    """The run folder of a base of an embedding classifier or of a blend."""
-    return run_dir / "bases" / str(number)
+    """The run folder of one base."""
+    return bases_dir(run_dir) / str(number)
 
 
 def _owner(run_dir: Path) -> Path:
     """The folder with the bases: a member of a blend leaves them in the folder of the blend."""
     return run_dir.parent.parent if run_dir.parent.name == "members" else run_dir
-
-
-def load_embedding_base(run_dir: Path) -> LoadedRun:
-    """A base; a bag stays in half precision as on disk, for sums are of single precision anyway."""
-    base = load_run(run_dir)
-    if base.settings.model.num_layers == 0:
-        base.model.half()
-    return base
-
-
-@torch.no_grad()
-def _token_vectors(
-    base: LoadedRun, text: str
-) -> tuple[Int[np.ndarray, " O"], Int[np.ndarray, " O"], Float[np.ndarray, "O K"]]:
-    """Tokens of all windows that a bag reads: where they start and stop, and what each adds.
-
-    The vector of a pair of neighbours is divided equally between them.
-    """
-    tokenizer, max_length = base.tokenizer, base.settings.data.max_length
-    rows = text_windows([text], tokenizer=tokenizer, max_length=max_length)
-    batch = rows.batch(np.arange(len(rows.lengths)))
-    backbone, real_BT = base.model.backbone.eval(), batch.real_BT
-    hidden_BTD = backbone(batch.ids_BT, real_BT=real_BT)
-    weights_BT = repeats_weight(batch.ids_BT, is_counted_BT=real_BT)
-    alone_BTD = backbone.embedding(batch.ids_BT) * weights_BT.unsqueeze(2)
-    pairs_BTD = hidden_BTD - alone_BTD
-    shared_BTD = alone_BTD + pairs_BTD / 2
-    shared_BTD[:, :-1] += pairs_BTD[:, 1:] / 2
-    # The special tokens around a window have no place in the text.
-    starts_BT, stops_BT = np.zeros((2, *real_BT.shape), dtype=np.int64)
-    spans = iter(tokenizer.spans(text))
-    for window, length in enumerate(rows.lengths):
-        for place in range(len(tokenizer.prefix_ids), length - len(tokenizer.suffix_ids)):
-            starts_BT[window, place], stops_BT[window, place] = next(spans)
-    kept = real_BT.numpy()
-    return starts_BT[kept], stops_BT[kept], shared_BTD[real_BT].double().numpy()

@@ -4,6 +4,7 @@ What the recipe consists of, and what each part is worth: docs/concepts/recipe.m
 """
 
 import itertools
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,18 +12,16 @@ from pathlib import Path
 
 from regraft.classifiers.abstention import ALWAYS_ANSWER, Abstention
 from regraft.classifiers.blend import member_dir
-from regraft.classifiers.embeddings import (
-    BaseSpace,
-    EmbeddingModel,
-    base_dir,
-    load_embedding_base,
-)
+from regraft.classifiers.embeddings import BaseSpace, EmbeddingModel, base_dir, bases_dir
 from regraft.classifiers.fit_bases import can_teach, make_bases
 from regraft.classifiers.fit_plan import Clock, FitLimit, read_plan
 from regraft.classifiers.fit_result import FitResult
+from regraft.classifiers.folded import FoldedModel, FoldedSpace
+from regraft.classifiers.folding import fold_bases
 from regraft.classifiers.held_out import ISSUES_NAME, HeldOut, find_label_issues
 from regraft.classifiers.learning_curve import label_curve
 from regraft.classifiers.logistic import RegressionModel, fit_in_space
+from regraft.classifiers.storage import read_member_kind
 from regraft.classifiers.tfidf import fit_latent, fit_linear
 from regraft.config import Settings, replace, resolve
 from regraft.data import (
@@ -51,7 +50,7 @@ from regraft.data import (
 from regraft.errors import ConfigError, DataError, RunFolderError
 from regraft.runtime import SILENT, Progress, num_processes
 from regraft.stats import coverage_curve, thinned
-from regraft.training import LoadedRun, RunFolder, RunInfo, open_run, read_info, read_settings
+from regraft.training import RunFolder, RunInfo, load_run, open_run, read_info, read_settings
 
 # Fewer labels cannot show which member is better.
 FEWEST_LABELS = 10
@@ -270,6 +269,7 @@ def _fit(
         progress=progress,
     )
     if (finished := read_finished(folder)) is not None:
+        _remove_leftovers(folder)  # a crash may have come before
         progress.say(f"{folder.run_dir} is complete already.")
         return finished
     clock.save()
@@ -293,22 +293,20 @@ def _fit(
         progress=progress,
     )
     clock.save()
-    bases, passes = _make_bases(
+    features, passes = _fit_features(
         corpus,
-        tokenizer=tokenizer,
+        examples=examples,
+        watched=watched,
+        labels=labels,
         folder=folder,
+        tokenizer=tokenizer,
         settings=settings,
-        num_examples=len(examples) + len(watched),
         limit=limit,
         clock=clock,
         progress=progress,
     )
-    if bases:
-        progress.say("Fitting the member on the vectors of the bases.")
-        space = BaseSpace(bases)
-        seed = settings.train.seed
-        tuned = fit_in_space(space, examples, watched, labels=labels, seed=seed, progress=progress)
-        members["features"] = EmbeddingModel(tuned, space)
+    if features is not None:
+        members["features"] = features
     judged = watched or examples
     held_out = HeldOut(members, labels.targets(judged), seed=settings.train.seed)
     weights, temperature = held_out.weights()
@@ -327,7 +325,7 @@ def _fit(
         num_documents=corpus.store.num_documents,
         num_tokens=corpus.store.num_tokens,
         num_alike=None if corpus.domain is None else corpus.num_documents,
-        num_bases=len(bases),
+        num_bases=len(passes),
         passes=passes,
         scores=held_out.scores(weights),
         weights=weights,
@@ -342,7 +340,16 @@ def _fit(
     )
     folder.complete(result.to_dict())
     clock.remove()
+    _remove_leftovers(folder)
     return result
+
+
+def _remove_leftovers(folder: RunFolder) -> None:
+    """Remove what only the making of a classifier needs: tokens, and bases that are folded."""
+    shutil.rmtree(folder.tokens_dir, ignore_errors=True)
+    features_dir = member_dir(folder.run_dir, "features")
+    if features_dir.exists() and read_member_kind(features_dir) == FoldedModel.kind:
+        shutil.rmtree(bases_dir(folder.run_dir), ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -393,32 +400,53 @@ def _read_corpus(
     return _Corpus(paths, store, tokens_dir / "alike", alike.num_documents, domain)
 
 
-def _make_bases(
+def _fit_features(
     corpus: _Corpus,
     *,
-    tokenizer: Tokenizer,
+    examples: Sequence[Example],
+    watched: Sequence[Example],
+    labels: Labels,
     folder: RunFolder,
+    tokenizer: Tokenizer,
     settings: Settings,
-    num_examples: int,
     limit: FitLimit,
     clock: Clock,
     progress: Progress,
-) -> tuple[list[LoadedRun], list[float]]:
-    """The bases, none if the text cannot teach any, and how many passes each made over it."""
+) -> tuple[RegressionModel | None, list[float]]:
+    """(member on the vectors of bases, passes of each base over the text).
+
+    Bags are folded into one table, others are kept. Without text that can teach any: None, [].
+    """
     if not can_teach(corpus.store, settings=settings, progress=progress):
-        return [], []
+        return None, []
     plan = make_bases(
         corpus.store_dir,
         folder=folder,
         settings=settings,
         tokenizer=tokenizer,
-        num_examples=num_examples,
+        num_examples=len(examples) + len(watched),
         limit=limit,
         clock=clock,
         progress=progress,
     )
+    progress.say("Fitting the member on the vectors of the bases.")
     run_dirs = [base_dir(folder.run_dir, number) for number in range(len(plan.base_steps))]
-    return [load_embedding_base(run_dir) for run_dir in run_dirs], plan.passes
+    space: FoldedSpace | BaseSpace
+    if not settings.model.traits.has_layers and settings.head.pooling == "mean":
+        space = fold_bases(
+            run_dirs,
+            store=open_store(corpus.store_dir, tokenizer=tokenizer),
+            tokenizer=tokenizer,
+            max_length=settings.data.max_length,
+            progress=progress,
+        )
+    else:
+        space = BaseSpace([load_run(run_dir) for run_dir in run_dirs])
+    seed = settings.train.seed
+    tuned = fit_in_space(space, examples, watched, labels=labels, seed=seed, progress=progress)
+    if isinstance(space, FoldedSpace):
+        return FoldedModel(tuned, space), plan.passes
+    return EmbeddingModel(tuned, space), plan.passes
 
 
 def _begin(

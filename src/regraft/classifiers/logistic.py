@@ -183,13 +183,16 @@ class RegressionModel(Classifier):
 
     def save(self, run_dir: Path) -> None:
         """Write a folder of JSON and safetensors; `load` gives a model of equal probabilities."""
+        save_member(run_dir, self.stored(), kind=self.kind)
+
+    def stored(self) -> Stored:
+        """All its parts, ready for disk."""
         regression, features = self.tuned.stored(), self.features_stored()
-        stored = Stored(
+        return Stored(
             facts={**regression.facts, **features.facts},
             arrays={**regression.arrays, **features.arrays},
             terms=features.terms,
         )
-        save_member(run_dir, stored, kind=self.kind)
 
     @abstractmethod
     def features_stored(self) -> Stored:

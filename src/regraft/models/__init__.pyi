@@ -1,5 +1,5 @@
 from .backbones import Backbone, BertBackbone, LabBackbone, ModernBackbone, Transformer
-from .bag import BagBackbone, frequent_pair_keys, repeats_weight
+from .bag import BagBackbone, frequent_pair_keys
 from .families import build_backbone, register_family, unregister_family
 from .heads import (
     ClassifierHead,
@@ -113,7 +113,6 @@ __all__ = [
     "pool",
     "quiet_transformers",
     "register_family",
-    "repeats_weight",
     "rotary_angles",
     "rotary_products",
     "set_frequency_bias",

@@ -150,6 +150,11 @@ class BagBackbone(Backbone):
         """Give vectors to the pairs of neighbours that are frequent in the text."""
         self.know_pairs(frequent_pair_keys(store, settings=self.settings))
 
+    @property
+    def known_pair_keys(self) -> Int[Tensor, " known"]:
+        """Keys of the pairs that have vectors, sorted; the vector of the first is row 0."""
+        return self.pair_keys[self.pair_keys != _NO_PAIR]
+
     def know_pairs(self, keys: Int[Tensor, " known"]) -> None:
         """Give these pairs of neighbours vectors, the smallest keys first."""
         self.pair_keys.fill_(_NO_PAIR)

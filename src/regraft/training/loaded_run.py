@@ -53,8 +53,7 @@ def load_run(run_dir: Path, *, kind: Kind | None = None) -> LoadedRun:
     if info.kind not in ("language-model", "classifier", "base"):
         raise RunFolderError(
             f"{run_dir} holds a {info.kind}, not one network.",
-            remedy="Use `regraft predict` or `evaluate`; the networks of a blend are in its folder "
-            "bases.",
+            remedy="Use `regraft predict` or `evaluate`, or give the folder of a base.",
         )
     if kind is not None and info.kind != kind:
         raise RunFolderError(
