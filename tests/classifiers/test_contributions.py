@@ -10,6 +10,7 @@ from tiny_blends import blend_dir
 from regraft.classifiers.attribution import log_odds
 from regraft.classifiers.base import load_classifier
 from regraft.classifiers.contributions import terms_of
+from regraft.classifiers.vectoriser import fit_vectoriser
 from regraft.data.words import word_spans
 
 TEXTS = [
@@ -42,21 +43,21 @@ def test_words_add_up_to_the_log_odds(fitted, text):
 
 def test_text_of_unknown_words_moves_nothing_by_terms(fitted):
     linear = fitted.members["linear"]
-    terms = terms_of(linear.features.transformer_list[0][1], "zzz qqq")
+    terms = terms_of(linear.words, "zzz qqq")
     assert len(terms.columns_O) == 0
 
 
-def vectoriser(analyzer: str, **more) -> TfidfVectorizer:
-    texts = [
-        "A b, a b c! d-e",
-        "\u0130x ss\u00df \u03a3\u03c3 \U0001f44d a",
-        "don't  stop \u00c9t\u00e9",
-    ]
-    return TfidfVectorizer(analyzer=analyzer, sublinear_tf=True, **more).fit(texts)
-
-
-WORDS = vectoriser("word", ngram_range=(1, 2), token_pattern=r"(?u)\b\w+\b")
-CHARACTERS = vectoriser("char_wb", ngram_range=(2, 5))
+FITTED = [
+    "A b, a b c! d-e",
+    "\u0130x ss\u00df \u03a3\u03c3 \U0001f44d a",
+    "don't  stop \u00c9t\u00e9",
+]
+WORDS, _ = fit_vectoriser(FITTED, analyzer="word", ngram_range=(1, 2))
+CHARACTERS, _ = fit_vectoriser(FITTED, analyzer="char_wb", ngram_range=(2, 5))
+PEERS = {
+    "word": TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"(?u)\b\w+\b"),
+    "char_wb": TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5)),
+}
 LETTERS = st.text(alphabet="Aab cde,!-'\u0130\u00df\u03a3\u00c9\U0001f44d \n\u00a0", max_size=30)
 
 
@@ -66,9 +67,10 @@ def test_terms_are_counted_as_scikit_learn_counts_them(text):
     for fitted_on in (WORDS, CHARACTERS):
         terms = terms_of(fitted_on, text)
         counted = np.bincount(
-            terms.columns_O, weights=terms.shares_O, minlength=len(fitted_on.vocabulary_)
+            terms.columns_O, weights=terms.shares_O, minlength=len(fitted_on.terms)
         )
-        known = [fitted_on.vocabulary_.get(term) for term in fitted_on.build_analyzer()(text)]
+        peer = PEERS[fitted_on.analyzer]
+        known = [fitted_on.columns.get(term) for term in peer.build_analyzer()(text)]
         expected = np.bincount(
             [column for column in known if column is not None], minlength=len(counted)
         )
@@ -84,7 +86,7 @@ def plain(text: str) -> str:
 @given(LETTERS)
 def test_terms_stand_where_they_are_read(text):
     for fitted_on in (WORDS, CHARACTERS):
-        names = fitted_on.get_feature_names_out()
+        names = fitted_on.terms
         terms = terms_of(fitted_on, text)
         places = zip(terms.columns_O, terms.starts_O, terms.stops_O, strict=True)
         for column, start, stop in places:

@@ -14,7 +14,7 @@ from regraft.classifiers.base import load_classifier
 
 TEXTS = ("A charming, wonderful book.", "Dull! Nothing\nhappens in it.", "Книга 長い本")
 # What the extra `train` brings: each import of one of them fails, as if it were not installed.
-BLOCKED = ("torch", "matplotlib", "jinja2")
+BLOCKED = ("torch", "sklearn", "matplotlib", "joblib", "jinja2")
 BLOCK = f"""
 import sys
 

@@ -14,11 +14,11 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from regraft.classifiers.explanation import Attribution
+from regraft.classifiers.vectoriser import WORD, Vectoriser, character_terms
 from regraft.data import Span, spread_over_words
 
 if TYPE_CHECKING:
-    import sklearn.feature_extraction.text
-    import sklearn.linear_model
+    from regraft.classifiers.logistic import Regression
 
 # Points on the path to a decision between more than two classes; for two, one would be enough.
 _NUM_POINTS = 64
@@ -92,7 +92,7 @@ def with_intercepts(
     features_D: Float[np.ndarray, " D"],
     parts: Iterable[tuple[Parts, Float[np.ndarray, " _"]]],
     *,
-    regression: "sklearn.linear_model.LogisticRegression",
+    regression: "Regression",
     num_classes: int,
 ) -> list[Parts]:
     """The parts of a regression's scores, with its intercepts distributed over them.
@@ -118,10 +118,10 @@ def with_intercepts(
 
 def by_class(
     rows_RO: Float[np.ndarray, "R O"],
-    regression: "sklearn.linear_model.LogisticRegression",
+    regression: "Regression",
     num_classes: int,
 ) -> Float[np.ndarray, "O C"]:
-    """One column per label; scikit-learn has one row for two classes, none for unknown ones."""
+    """One column per label; a regression has one row for two classes, none for unknown ones."""
     if len(regression.classes_) == 2:
         rows_RO = np.concatenate([np.zeros_like(rows_RO), rows_RO])
     by_class_OC = np.zeros((rows_RO.shape[1], num_classes))
@@ -129,7 +129,7 @@ def by_class(
     return by_class_OC
 
 
-def terms_of(vectoriser: "sklearn.feature_extraction.text.TfidfVectorizer", text: str) -> Terms:
+def terms_of(vectoriser: Vectoriser, text: str) -> Terms:
     """The terms of a text that a vectoriser knows, with their places."""
     lowered = text.lower()
     read = _word_terms if vectoriser.analyzer == "word" else _character_terms
@@ -148,12 +148,10 @@ def terms_of(vectoriser: "sklearn.feature_extraction.text.TfidfVectorizer", text
 _Row = tuple[int, int, int, float]
 
 
-def _word_terms(
-    vectoriser: "sklearn.feature_extraction.text.TfidfVectorizer", lowered: str
-) -> Iterator[_Row]:
-    columns = vectoriser.vocabulary_
+def _word_terms(vectoriser: Vectoriser, lowered: str) -> Iterator[_Row]:
+    columns = vectoriser.columns
     fewest, most = vectoriser.ngram_range
-    words = list(re.finditer(vectoriser.token_pattern, lowered))
+    words = list(WORD.finditer(lowered))
     for num in range(fewest, most + 1):
         for first in range(len(words) - num + 1):
             parts = words[first : first + num]
@@ -163,9 +161,7 @@ def _word_terms(
                     yield column, *part.span(), 1 / num
 
 
-def _character_terms(
-    vectoriser: "sklearn.feature_extraction.text.TfidfVectorizer", lowered: str
-) -> Iterator[_Row]:
+def _character_terms(vectoriser: Vectoriser, lowered: str) -> Iterator[_Row]:
     """Characters of the words between blanks, with one blank on either side (`char_wb`)."""
     known: dict[str, list[_Row]] = {}
     for chunk in re.finditer(r"\S+", lowered):
@@ -176,16 +172,11 @@ def _character_terms(
             yield column, chunk.start() + start, chunk.start() + stop, share
 
 
-def _terms_in_word(
-    vectoriser: "sklearn.feature_extraction.text.TfidfVectorizer", word: str
-) -> Iterator[_Row]:
-    columns = vectoriser.vocabulary_
-    fewest, most = vectoriser.ngram_range
-    framed = f" {word} "
-    for num in range(fewest, most + 1):
-        for first in range(max(len(framed) - num, 0) + 1):
-            column = columns.get(framed[first : first + num])
-            if column is not None:
-                yield column, max(first - 1, 0), min(first + num - 1, len(word)), 1.0
-        if num >= len(framed):  # longer terms would be the same one again
-            return
+def _terms_in_word(vectoriser: Vectoriser, word: str) -> Iterator[_Row]:
+    start = size = -1
+    for term in character_terms(word, vectoriser.ngram_range):
+        start = start + 1 if len(term) == size else -1  # that of the blank before the word
+        size = len(term)
+        column = vectoriser.columns.get(term)
+        if column is not None:
+            yield column, max(start, 0), min(start + size, len(word)), 1.0

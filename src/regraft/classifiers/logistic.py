@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -21,9 +21,6 @@ from regraft.classifiers.storage import Stored, load_member, rebuilding, save_me
 from regraft.data import Content, Example, Labels, check_trainable
 from regraft.runtime import SILENT, Progress
 from regraft.stats import accuracy, cross_entropy
-
-if TYPE_CHECKING:
-    import sklearn.linear_model
 
 # scikit-learn's C: larger is less regularised.
 REGULARISATIONS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
@@ -36,6 +33,25 @@ _MOST_TURNED_ROWS = 2_000
 Judge = Literal["valid", "folds", "nothing"]
 # A numpy array or one of scipy's sparse matrices, whose stubs know no common type.
 Matrix = Any
+
+
+@dataclass(frozen=True)
+class Regression:
+    """A fitted logistic regression; fields as scikit-learn names them, for two classes one row."""
+
+    coef_: Float[np.ndarray, "R D"] = field(repr=False)
+    intercept_: Float[np.ndarray, " R"] = field(repr=False)
+    classes_: Int[np.ndarray, " K"]
+
+    def predict_proba(self, matrix: Matrix) -> Float[np.ndarray, "N K"]:
+        """The probability of each of its classes."""
+        scores_NK = np.asarray(matrix @ self.coef_.T) + self.intercept_
+        if len(self.classes_) == 2:
+            scores_NK = np.concatenate([np.zeros_like(scores_NK), scores_NK], axis=1)
+        chances_NK: Float[np.ndarray, "N K"]
+        chances_NK = np.exp(scores_NK - scores_NK.max(axis=1, keepdims=True))
+        chances_NK /= chances_NK.sum(axis=1, keepdims=True)
+        return chances_NK
 
 
 @dataclass(frozen=True)
@@ -53,7 +69,7 @@ class TunedRegression:
     judged_by: Judge
     valid_accuracy: float | None
     valid_curve: dict[float, float]
-    fitted: "sklearn.linear_model.LogisticRegression" = field(repr=False)
+    fitted: Regression = field(repr=False)
     judged_NC: Float[np.ndarray, "N C"] | None = field(repr=False, default=None)
     seconds: float = 0.0
 
@@ -93,8 +109,6 @@ class TunedRegression:
 
 def rebuilt_regression(stored: Stored, *, num_features: int) -> TunedRegression:
     """The same regression from its parts; ValueError or KeyError if they do not fit."""
-    from sklearn.linear_model import LogisticRegression
-
     facts, arrays = stored.facts, stored.arrays
     labels = tuple(map(str, facts["labels"]))
     classes = arrays["classes"]
@@ -105,16 +119,13 @@ def rebuilt_regression(stored: Stored, *, num_features: int) -> TunedRegression:
         )
     if arrays["intercepts"].shape != (num_rows,) or not set(classes) <= set(range(len(labels))):
         raise ValueError(f"intercepts or classes do not fit {len(labels)} labels")
-    fitted = LogisticRegression(C=float(facts["regularisation"]))
-    fitted.coef_, fitted.intercept_ = arrays["coefficients"], arrays["intercepts"]
-    fitted.classes_, fitted.n_features_in_ = classes, num_features
     return TunedRegression(
         labels=labels,
         regularisation=float(facts["regularisation"]),
         judged_by=facts["judged_by"],
         valid_accuracy=facts["valid_accuracy"],
         valid_curve={float(strength): score for strength, score in facts["valid_curve"]},
-        fitted=fitted,
+        fitted=Regression(arrays["coefficients"], arrays["intercepts"], classes),
         seconds=float(facts["seconds"]),
     )
 
@@ -281,12 +292,12 @@ def tune(
             fitted = _fit(rows[seen_N], targets_N[seen_N], strength, seed=seed)
             answers_NC[~seen_N] = _probabilities(fitted, rows[~seen_N], len(labels))
 
-    def fitted_at(place: int) -> "sklearn.linear_model.LogisticRegression":
+    def fitted_at(place: int) -> Regression:
         fitted = _fit(rows, targets_N, REGULARISATIONS[place], seed=seed)
-        if turn is not None:
-            fitted.coef_ = np.ascontiguousarray((matrix.T @ (turn @ fitted.coef_.T)).T)
-            fitted.n_features_in_ = matrix.shape[1]
-        return fitted
+        if turn is None:
+            return fitted
+        coefficients = np.ascontiguousarray((matrix.T @ (turn @ fitted.coef_.T)).T)
+        return replace(fitted, coef_=coefficients)
 
     return _best(answers, targets_N, fitted_at, labels=labels, judged_by="folds")
 
@@ -367,7 +378,7 @@ def one_thread() -> AbstractContextManager[object]:
 def _best(
     answers: Sequence[Float[np.ndarray, "N C"]],
     targets_N: Int[np.ndarray, " N"],
-    fitted_at: Callable[[int], "sklearn.linear_model.LogisticRegression"],
+    fitted_at: Callable[[int], Regression],
     *,
     labels: tuple[str, ...],
     judged_by: Judge,
@@ -408,22 +419,22 @@ def _turned(matrix: Matrix) -> tuple[Matrix, Float[np.ndarray, "N R"] | None]:
 
 def _fit(
     matrix: Matrix, targets_N: Int[np.ndarray, " N"], strength: float, *, seed: int
-) -> "sklearn.linear_model.LogisticRegression":
+) -> Regression:
     from sklearn.linear_model import LogisticRegression
 
     regression = LogisticRegression(C=strength, max_iter=2_000, random_state=seed)
     with one_thread():
         regression.fit(matrix, targets_N)
     # The memory order it will be loaded in: a product in another order may round differently.
-    regression.coef_ = np.ascontiguousarray(regression.coef_)
-    return regression
+    coefficients = np.ascontiguousarray(regression.coef_)
+    return Regression(coefficients, regression.intercept_, regression.classes_)
 
 
 def _probabilities(
-    regression: "sklearn.linear_model.LogisticRegression", matrix: Matrix, num_classes: int
+    regression: Regression, matrix: Matrix, num_classes: int
 ) -> Float[np.ndarray, "N C"]:
-    """One column per label; scikit-learn has columns only for the classes it was fitted on."""
-    known_NK = np.asarray(regression.predict_proba(matrix))
+    """One column per label; a regression has columns only for the classes it was fitted on."""
+    known_NK = regression.predict_proba(matrix)
     chances_NC = np.zeros((len(known_NK), num_classes))
     chances_NC[:, regression.classes_] = known_NK
     return chances_NC

@@ -5,20 +5,24 @@ Letters: K latent dimensions, V terms, C classes, O places in a text.
 
 import dataclasses
 import itertools
+import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 
-from regraft.classifiers.base import register_classifier
+from regraft.classifiers.base import register_classifier, single_texts
 from regraft.classifiers.contributions import Parts, by_class, terms_of, with_intercepts
 from regraft.classifiers.logistic import (
     REGULARISATIONS,
     Matrix,
+    Regression,
     RegressionModel,
     TunedRegression,
     fit_in_space,
@@ -28,15 +32,11 @@ from regraft.classifiers.logistic import (
     unit_length,
 )
 from regraft.classifiers.storage import Stored, load_member, rebuilding, save_member
-from regraft.data import Example, Labels, check_trainable
+from regraft.classifiers.vectoriser import Vectoriser, fit_vectoriser
+from regraft.data import Content, Example, Labels, check_trainable
 from regraft.errors import DataError
 from regraft.runtime import SILENT, Progress, tracked
 from regraft.stats import accuracy, best_micro_f1, cross_entropy
-
-if TYPE_CHECKING:
-    import sklearn.feature_extraction.text
-    import sklearn.linear_model
-    import sklearn.pipeline
 
 # From this many examples on, a feature seen in one of them only is noise and is dropped.
 _RARE_FEATURES_FROM = 500
@@ -48,56 +48,75 @@ LATENT_DIMENSIONS = 300
 # labels, but with 2,000 the accuracy is 87.1 instead of 87.5.
 _POWER_ITERATIONS = 5
 
-# scikit-learn's own pattern drops words of one letter: "a", "y", "I", all of Chinese.
-_WORD_PATTERN = r"(?u)\b\w+\b"
-# All that decides how a fitted vectoriser cuts and counts a new text.
-_VECTORISER_SETTINGS = ("analyzer", "ngram_range", "sublinear_tf", "token_pattern")
+# How texts are cut into terms.
+_WORDS: dict[str, Any] = {"analyzer": "word", "ngram_range": (1, 2)}
+_CHARACTERS: dict[str, Any] = {"analyzer": "char_wb", "ngram_range": (2, 5)}
+# Texts at a time: few enough for little memory, many enough for long sparse products.
+_BATCH = 1_000
+
+
+class _TermModel(RegressionModel):
+    """A regression on terms of a text."""
+
+    def predict_proba(
+        self, contents: Sequence[Content], *, progress: Progress = SILENT
+    ) -> NDArray[np.float64]:
+        """The probability of every label; 0 for a label that train did not have."""
+        texts = single_texts(contents)
+        batches = [texts[start : start + _BATCH] for start in range(0, len(texts), _BATCH)]
+        progress.start(f"count words of {len(texts):,} texts", total=len(texts))
+        parts = [np.zeros((0, len(self.labels)))]
+        # Texts are cut by one thread at a time; meanwhile others multiply what is cut.
+        with ThreadPoolExecutor(min(os.cpu_count() or 1, max(len(batches), 1))) as threads:
+            for part_NC in threads.map(super().predict_proba, batches):
+                parts.append(part_NC)
+                progress.advance(len(part_NC))
+        progress.finish()
+        return np.concatenate(parts)
 
 
 @register_classifier("linear")
 @dataclass(frozen=True)
-class LinearModel(RegressionModel):
+class LinearModel(_TermModel):
     """TF-IDF over words and characters with logistic regression."""
 
-    features: "sklearn.pipeline.FeatureUnion" = field(repr=False)
+    words: Vectoriser
+    characters: Vectoriser
 
     def matrix(self, texts: Sequence[str], *, progress: Progress = SILENT) -> Matrix:
         """TF-IDF values, sparse."""
-        return self.features.transform(texts)
+        return _side_by_side(self.words.transform(texts), self.characters.transform(texts))
 
     def score_parts(self, text: str) -> list[Parts]:
         """Terms of words and of characters."""
-        return _term_parts(
-            self, text, [vectoriser for _, vectoriser in self.features.transformer_list]
-        )
+        return _term_parts(self, text, [self.words, self.characters])
 
     def features_stored(self) -> Stored:
         """The vectorisers."""
-        return _vectorisers_stored(dict(self.features.transformer_list))
+        return _vectorisers_stored(words=self.words, characters=self.characters)
 
     @classmethod
     def load(cls, run_dir: Path) -> "LinearModel":
         """Read what `save` wrote."""
-        from sklearn.pipeline import FeatureUnion
-
         stored = load_member(run_dir, kind=cls.kind)
         with rebuilding(run_dir, kind=cls.kind):
-            names = ("words", "characters")
-            features = FeatureUnion([(name, _rebuilt_vectoriser(stored, name)) for name in names])
-            num_features = sum(len(stored.terms[name]) for name in names)
-            return cls(rebuilt_regression(stored, num_features=num_features), features)
+            words, characters = (
+                _rebuilt_vectoriser(stored, name) for name in ("words", "characters")
+            )
+            num_features = len(words.terms) + len(characters.terms)
+            return cls(rebuilt_regression(stored, num_features=num_features), words, characters)
 
 
 @register_classifier("nbsvm")
 @dataclass(frozen=True)
-class NaiveBayesModel(RegressionModel):
+class NaiveBayesModel(_TermModel):
     """NB-SVM (Wang & Manning 2012): a regression on words, weighted by how a class prefers them.
 
     Logistic instead of the hinge loss, as in Mesnil et al. (2014), for probabilities. Every class
     has ratios of its own against the rest, which are part of its coefficients here.
     """
 
-    words: "sklearn.feature_extraction.text.CountVectorizer" = field(repr=False)
+    words: Vectoriser
 
     def matrix(self, texts: Sequence[str], *, progress: Progress = SILENT) -> Matrix:
         """Which words and pairs of words a text has."""
@@ -109,24 +128,26 @@ class NaiveBayesModel(RegressionModel):
 
     def features_stored(self) -> Stored:
         """The vocabulary."""
-        return Stored({}, {}, {"words": self.words.get_feature_names_out().tolist()})
+        return Stored({}, {}, {"words": list(self.words.terms)})
 
     @classmethod
     def load(cls, run_dir: Path) -> "NaiveBayesModel":
         """Read what `save` wrote."""
         stored = load_member(run_dir, kind=cls.kind)
         with rebuilding(run_dir, kind=cls.kind):
-            words = _present_words(1, vocabulary=stored.terms["words"])
-            return cls(rebuilt_regression(stored, num_features=len(stored.terms["words"])), words)
+            words = Vectoriser(**_WORDS, terms=stored.terms["words"])
+            return cls(rebuilt_regression(stored, num_features=len(words.terms)), words)
 
 
-def _term_parts(model: RegressionModel, text: str, vectorisers: Sequence[Any]) -> list[Parts]:
+def _term_parts(
+    model: RegressionModel, text: str, vectorisers: Sequence[Vectoriser]
+) -> list[Parts]:
     """The scores of a text as a sum over terms; the vectorisers make its columns in this order."""
     regression, num_classes = model.tuned.fitted, len(model.labels)
     features_D = model.matrix([text]).toarray()[0]
     parts, start = [], 0
     for vectoriser in vectorisers:
-        stop = start + len(vectoriser.vocabulary_)
+        stop = start + len(vectoriser.terms)
         terms = terms_of(vectoriser, text)
         values_O = terms.values(features_D[start:stop])
         columns_O = terms.columns_O + start
@@ -142,7 +163,7 @@ class LatentSpace:
     """The directions in which texts differ most (latent semantic analysis; needs no labels)."""
 
     kind: ClassVar[str] = "space"
-    words: "sklearn.feature_extraction.text.TfidfVectorizer" = field(repr=False)
+    words: Vectoriser
     axes_VK: Float[np.ndarray, "V K"] = field(repr=False)
 
     def save(self, folder: Path) -> None:
@@ -151,7 +172,7 @@ class LatentSpace:
 
     def stored(self) -> Stored:
         """Its parts, ready for disk."""
-        words = _vectorisers_stored({"words": self.words})
+        words = _vectorisers_stored(words=self.words)
         return Stored(words.facts, {**words.arrays, "axes": self.axes_VK}, words.terms)
 
     @classmethod
@@ -178,7 +199,7 @@ class LatentSpace:
 
 @register_classifier("latent")
 @dataclass(frozen=True)
-class LatentModel(RegressionModel):
+class LatentModel(_TermModel):
     """Logistic regression on the vectors of texts in a latent space."""
 
     space: LatentSpace = field(repr=False)
@@ -233,17 +254,15 @@ def fit_linear(
     fit_start = time.perf_counter()
     targets_N = labels.targets(train)
     check_trainable(train)
-    features = _features(len(train))
-    try:
-        matrix = features.fit_transform([example.text for example in train])
-    except ValueError as error:
-        raise _no_words(train, arm="linear") from error
+    words, characters, matrix = _fit_features(train)
     judge = None
     if valid:
-        judge = features.transform([example.text for example in valid]), labels.targets(valid)
+        texts = [example.text for example in valid]
+        rows = _side_by_side(words.transform(texts), characters.transform(texts))
+        judge = rows, labels.targets(valid)
     tuned = tune(matrix, targets_N, labels=tuple(labels.names), valid=judge, seed=seed)
     seconds = time.perf_counter() - fit_start
-    return LinearModel(dataclasses.replace(tuned, seconds=seconds), features)
+    return LinearModel(dataclasses.replace(tuned, seconds=seconds), words, characters)
 
 
 def linear_score(
@@ -259,12 +278,9 @@ def linear_score(
         score = fit_linear(train, valid, labels=labels, seed=seed).valid_accuracy
         assert score is not None, "valid has examples"
         return score
-    features = _features(len(train))
-    try:
-        matrix = features.fit_transform([example.text for example in train])
-    except ValueError as error:
-        raise _no_words(train, arm="linear") from error
-    judge = features.transform([example.text for example in valid])
+    words, characters, matrix = _fit_features(train)
+    texts = [example.text for example in valid]
+    judge = _side_by_side(words.transform(texts), characters.transform(texts))
     targets_NC, judge_targets = labels.targets(train), labels.targets(valid)
     chances_NC = np.zeros(judge_targets.shape)
     for target in range(len(labels)):
@@ -292,9 +308,13 @@ def fit_naive_bayes(
     fit_start = time.perf_counter()
     targets_N = labels.targets(train)
     check_trainable(train)
-    words = _present_words(len(train))
     try:
-        matrix = words.fit_transform([example.text for example in train])
+        words, matrix = fit_vectoriser(
+            [example.text for example in train],
+            **_WORDS,
+            min_df=_fewest_examples(len(train)),
+            is_binary=True,
+        )
     except ValueError as error:
         raise _no_words(train, arm="nbsvm") from error
     judge, judge_targets = words.transform([e.text for e in valid]), labels.targets(valid)
@@ -319,9 +339,7 @@ def fit_naive_bayes(
     return NaiveBayesModel(tuned, words)
 
 
-def _fit_ratios(
-    matrix: Matrix, targets_N: Int[np.ndarray, " N"], *, strength: float
-) -> "sklearn.linear_model.LogisticRegression":
+def _fit_ratios(matrix: Matrix, targets_N: Int[np.ndarray, " N"], *, strength: float) -> Regression:
     """One regression per class against the rest, on its ratios; one is enough for two classes."""
     from sklearn.linear_model import LogisticRegression
 
@@ -339,10 +357,7 @@ def _fit_ratios(
             regression.fit(matrix.multiply(ratios_V).tocsr(), is_it_N)
         coefficients.append(regression.coef_[0] * ratios_V)
         intercepts.append(regression.intercept_[0])
-    together = LogisticRegression(C=strength)
-    together.coef_, together.intercept_ = np.stack(coefficients), np.array(intercepts)
-    together.classes_, together.n_features_in_ = classes, matrix.shape[1]
-    return together
+    return Regression(np.stack(coefficients), np.array(intercepts), classes)
 
 
 def _no_words(train: Sequence[Example], *, arm: str) -> DataError:
@@ -381,10 +396,17 @@ def fit_space(texts: Iterable[str], *, seed: int = 0, progress: Progress = SILEN
 
     # A list: which terms are rare depends on the number of documents.
     documents = list(tracked(texts, name="reading text", total=None, progress=progress))
-    words = _latent_words(len(documents))
+    is_large = len(documents) >= _LARGE_TEXT_FROM
     counted = tracked(documents, name="counting words", total=len(documents), progress=progress)
     try:
-        matrix = words.fit_transform(counted)
+        words, matrix = fit_vectoriser(
+            counted,
+            **_WORDS,
+            min_df=5 if is_large else _fewest_examples(len(documents)),
+            max_df=0.5 if is_large else 1.0,
+            max_terms=_MAX_TERMS,
+            dtype=np.float32,  # half the memory, and precise enough for counts
+        )
     except ValueError as error:
         raise DataError(
             f"The {len(documents)} texts share no words.",
@@ -407,79 +429,48 @@ def fit_space(texts: Iterable[str], *, seed: int = 0, progress: Progress = SILEN
     return LatentSpace(words, np.ascontiguousarray(axes_KV.T))
 
 
-def _features(num_examples: int) -> "sklearn.pipeline.FeatureUnion":
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.pipeline import FeatureUnion
-
-    min_df = 2 if num_examples >= _RARE_FEATURES_FROM else 1
-    words = TfidfVectorizer(
-        ngram_range=(1, 2), min_df=min_df, sublinear_tf=True, token_pattern=_WORD_PATTERN
-    )
-    characters = TfidfVectorizer(
-        analyzer="char_wb", ngram_range=(2, 5), min_df=min_df, sublinear_tf=True
-    )
-    return FeatureUnion([("words", words), ("characters", characters)])
+def _fit_features(train: Sequence[Example]) -> tuple[Vectoriser, Vectoriser, Matrix]:
+    """Vectorisers of words and of characters, and the rows of train."""
+    texts, min_df = [example.text for example in train], _fewest_examples(len(train))
+    try:
+        words, word_rows = fit_vectoriser(texts, **_WORDS, min_df=min_df)
+        characters, character_rows = fit_vectoriser(texts, **_CHARACTERS, min_df=min_df)
+    except ValueError as error:
+        raise _no_words(train, arm="linear") from error
+    return words, characters, _side_by_side(word_rows, character_rows)
 
 
-def _present_words(
-    num_examples: int, *, vocabulary: Sequence[str] | None = None
-) -> "sklearn.feature_extraction.text.CountVectorizer":
-    from sklearn.feature_extraction.text import CountVectorizer
-
-    return CountVectorizer(
-        ngram_range=(1, 2),
-        min_df=2 if num_examples >= _RARE_FEATURES_FROM else 1,
-        binary=True,
-        token_pattern=_WORD_PATTERN,
-        vocabulary=vocabulary,
-        dtype=np.float64,
-    )
+def _fewest_examples(num_examples: int) -> int:
+    """In how many examples a term must occur."""
+    return 2 if num_examples >= _RARE_FEATURES_FROM else 1
 
 
-def _latent_words(num_documents: int) -> "sklearn.feature_extraction.text.TfidfVectorizer":
-    from sklearn.feature_extraction.text import TfidfVectorizer
+def _side_by_side(*rows: Matrix) -> Matrix:
+    import scipy.sparse
 
-    is_large = num_documents >= _LARGE_TEXT_FROM
-    return TfidfVectorizer(
-        ngram_range=(1, 2),
-        min_df=5 if is_large else 2 if num_documents >= _RARE_FEATURES_FROM else 1,
-        max_df=0.5 if is_large else 1.0,
-        max_features=_MAX_TERMS,
-        sublinear_tf=True,
-        token_pattern=_WORD_PATTERN,
-        dtype=np.float32,  # half the memory, and precise enough for counts
-    )
+    return scipy.sparse.hstack(rows, format="csr")
 
 
-def _vectorisers_stored(vectorisers: Mapping[str, Any]) -> Stored:
+def _vectorisers_stored(**vectorisers: Vectoriser) -> Stored:
     """Settings as facts, terms in the order of their columns, inverse frequencies as arrays."""
     settings = {
-        name: {key: vectoriser.get_params()[key] for key in _VECTORISER_SETTINGS}
+        name: {"analyzer": vectoriser.analyzer, "ngram_range": list(vectoriser.ngram_range)}
         for name, vectoriser in vectorisers.items()
     }
     return Stored(
         facts={"vectorisers": settings},
-        arrays={f"{name}.idf": vectoriser.idf_ for name, vectoriser in vectorisers.items()},
-        terms={name: v.get_feature_names_out().tolist() for name, v in vectorisers.items()},
+        arrays={f"{name}.idf": np.asarray(v.idf_V) for name, v in vectorisers.items()},
+        terms={name: list(vectoriser.terms) for name, vectoriser in vectorisers.items()},
     )
 
 
-def _rebuilt_vectoriser(
-    stored: Stored, name: str
-) -> "sklearn.feature_extraction.text.TfidfVectorizer":
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
-    settings, idf_V = stored.facts["vectorisers"][name], stored.arrays[f"{name}.idf"]
-    # No other setting is read from a file: `input` would make scikit-learn open paths.
-    vectoriser = TfidfVectorizer(
+def _rebuilt_vectoriser(stored: Stored, name: str) -> Vectoriser:
+    settings = stored.facts["vectorisers"][name]
+    if settings["analyzer"] not in ("word", "char_wb"):
+        raise ValueError(f"the analyzer {settings['analyzer']!r} is unknown")
+    return Vectoriser(
         analyzer=settings["analyzer"],
         ngram_range=tuple(settings["ngram_range"]),
-        sublinear_tf=settings["sublinear_tf"],
-        token_pattern=settings["token_pattern"],
-        vocabulary=stored.terms[name],
-        dtype=idf_V.dtype.type,
+        terms=stored.terms[name],
+        idf_V=stored.arrays[f"{name}.idf"],
     )
-    vectoriser.idf_ = idf_V
-    # Report impossible settings here, not at the first text.
-    vectoriser.build_analyzer()("a text")
-    return vectoriser
