@@ -1,6 +1,7 @@
 """A fitted classifier where torch is not installed: the same answers, and one clear refusal."""
 
 import csv
+import dataclasses
 import json
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from servers import served
 from tiny_blends import light_blend
 
 from regraft.classifiers.base import load_classifier
+from regraft.runtime import with_checksum, write_json
+from regraft.training.run_folder import read_info
 
 TEXTS = ("A charming, wonderful book.", "Dull! Nothing\nhappens in it.", "Книга 長い本")
 # What the extra `train` brings: each import of one of them fails, as if it were not installed.
@@ -62,7 +65,8 @@ def test_predict_evaluate_and_explain_answer_as_with_torch(run_dir, tmp_path):
     expected_NC = classifier.predict_proba(TEXTS)
     predictions = json.loads(answered("predict", run_dir, file, "--json", "--quiet"))
     for prediction, row in zip(predictions, expected_NC, strict=True):
-        assert list(prediction["probabilities"].values()) == pytest.approx(row, abs=1e-6)
+        found = [prediction[f"p({label})"] for label in classifier.labels]
+        assert found == pytest.approx(row, abs=1e-6)
     evaluation = json.loads(answered("evaluate", run_dir, file, "--json", "--quiet"))
     assert evaluation["num_examples"] == len(TEXTS)
     explanation = json.loads(answered("explain", run_dir, TEXTS[0], "--json", "--quiet"))
@@ -109,8 +113,8 @@ for name, arguments in {commands}.items():
 
 
 def test_run_folder_with_a_network_names_the_extra(run_dir, tmp_path):
-    info = json.loads((run_dir / "run.json").read_text())
-    (tmp_path / "run.json").write_text(json.dumps({**info, "kind": "classifier"}))
+    info = dataclasses.replace(read_info(run_dir), kind="classifier")
+    write_json(tmp_path / "run.json", with_checksum(dataclasses.asdict(info)))
     result = regraft("predict", tmp_path, "new.csv", "--quiet")
     assert result.returncode == 2
     assert f"The classifier of kind classifier in {tmp_path} needs torch" in result.stderr

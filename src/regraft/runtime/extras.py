@@ -16,6 +16,7 @@ _LIBRARIES = {
     "onnx": ("onnx", "onnxruntime", "onnxscript"),
     "parquet": ("pyarrow",),
     "serve": _SERVE,
+    "xlsx": ("openpyxl",),
     "studio": (*_SERVE, "plotly"),
 }
 

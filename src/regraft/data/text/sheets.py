@@ -10,6 +10,7 @@ from typing import Any
 from regraft.data.text.lines import opened
 from regraft.data.text.tables import Columns, Values, unique_names
 from regraft.errors import DataError
+from regraft.runtime import optional
 
 # A sheet has at most 1,048,576 rows: a file that unpacks to more than this is not a table of texts.
 MOST_BYTES = 2**32
@@ -97,13 +98,8 @@ def _computed_rows(
 
 @contextmanager
 def _workbook(path: Path, *, values: bool) -> Iterator[Any]:
-    try:
+    with optional(f"Reading {path}", extra="xlsx"):
         import openpyxl
-    except ImportError as error:
-        raise DataError(
-            f"Reading {path} needs openpyxl, which is not installed.",
-            remedy="Run `pip install 'regraft[xlsx]'`.",
-        ) from error
     with _unzipped(path) as file:
         try:
             book = openpyxl.load_workbook(file, read_only=True, data_only=values)
