@@ -215,11 +215,6 @@ def failing(error: BaseException) -> Typer:
     return failing_app
 
 
-def test_bug_keeps_its_traceback() -> None:
-    result = CliRunner().invoke(failing(ZeroDivisionError()), ["evaluate"])
-    assert isinstance(result.exception, ZeroDivisionError)
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -1,7 +1,7 @@
 """The command `regraft`: its commands, and what happens when one fails.
 
 Commands import the library inside their functions, so that `regraft --help` does not load torch.
-This is the only place that catches RegraftError.
+This is the only place that catches RegraftError, and all that is none.
 """
 
 import os
@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+from typer.exceptions import TyperException
 
 from regraft.apps.cli import (
     compare,
@@ -31,18 +32,20 @@ from regraft.apps.cli import (
     tokenizer,
     verify,
 )
+from regraft.apps.cli.failures import bug_report, explained
 from regraft.apps.cli.options import Command
 from regraft.errors import RegraftError
 from regraft.runtime import check_training, keep_memory, optional, share_cores
 
 EXIT_MISTAKE = 2
+EXIT_BUG = 70
 EXIT_INTERRUPTED = 130
 # Where the context of a command keeps its words.
 _WORDS = f"{__name__}.words"
 
 
 class _Commands(TyperGroup):
-    """Turns a RegraftError into a message and an exit code; bugs keep their traceback."""
+    """Turns every failure into a message and an exit code; the details of a bug are saved."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """In the order of `_COMMANDS`; typer would put groups last."""
@@ -57,6 +60,12 @@ class _Commands(TyperGroup):
         except RegraftError as error:
             terminal.show_error(str(error))
             raise typer.Exit(EXIT_MISTAKE) from error
+        except (typer.Exit, typer.Abort, TyperException, BrokenPipeError):
+            raise
+        except Exception as error:
+            cause = explained(error)
+            terminal.show_error(bug_report(error) if cause is None else str(cause))
+            raise typer.Exit(EXIT_BUG if cause is None else EXIT_MISTAKE) from error
         except KeyboardInterrupt as interrupt:
             where = f" The unfinished run is in {interrupt}." if str(interrupt) else ""
             terminal.show_message(f"Interrupted.{where}{self._continuation(ctx)}")

@@ -15,6 +15,13 @@ from typing import BinaryIO
 from regraft.errors import DataError
 
 STANDARD_INPUT = Path("-")
+# Of one line: more than any text that a model here reads, and little memory.
+MAX_LINE_BYTES = 16 << 20
+# Of a file that cannot be split before it is decoded (UTF-16).
+MAX_WHOLE_BYTES = 1 << 28
+# Text becomes 3 to 10 times larger when it is decompressed, a gzip bomb up to 1,000 times.
+_MAX_RATIO = 200
+_BOMB_BYTES = 64 << 20
 
 
 def source_name(path: Path) -> str:
@@ -64,12 +71,20 @@ def read_lines(path: Path, *, encoding: str) -> Iterator[str]:
     source = source_name(path)
     if not _keeps_newline_byte(encoding):
         with opened(path) as file:
-            yield from _decoded_whole(file.read(), source=source, encoding=encoding)
+            content = file.read(MAX_WHOLE_BYTES + 1)
+            if len(content) > MAX_WHOLE_BYTES:
+                raise _too_long(source, f"has more than {MAX_WHOLE_BYTES:,} bytes in {encoding}")
+            yield from _decoded_whole(content, source=source, encoding=encoding)
         return
     codec = "utf-8" if codecs.lookup(encoding).name == "utf-8-sig" else encoding
     offset = 0
     with opened(path) as file:
-        for row, line in enumerate(file, start=1):
+        lines = iter(lambda: file.readline(MAX_LINE_BYTES + 1), b"")
+        for row, line in enumerate(lines, start=1):
+            if len(line) > MAX_LINE_BYTES:
+                raise _too_long(source, f"row {row} has more than {MAX_LINE_BYTES:,} bytes")
+            if offset > _BOMB_BYTES:
+                _refuse_bomb(path, num_bytes=offset)
             try:
                 text = line.decode(codec)
             except UnicodeDecodeError as error:
@@ -80,6 +95,24 @@ def read_lines(path: Path, *, encoding: str) -> Iterator[str]:
                 raise nul_error(source, row=row)
             offset += len(line)
             yield text.removeprefix("\ufeff") if row == 1 else text
+
+
+def _too_long(source: str, what: str) -> DataError:
+    return DataError(
+        f"{source} {what}.",
+        "A text file has a line for each document, record or sentence.",
+        remedy="Check that it is a text file; split long documents into lines, or convert it to "
+        "UTF-8.",
+    )
+
+
+def _refuse_bomb(path: Path, *, num_bytes: int) -> None:
+    if path.suffix == ".gz" and num_bytes > _MAX_RATIO * path.stat().st_size:
+        raise DataError(
+            f"{path} becomes more than {_MAX_RATIO} times larger when it is decompressed.",
+            "Text becomes 3 to 10 times larger.",
+            remedy="Check where it comes from; if it is right, decompress it first.",
+        )
 
 
 def peeked(lines: Iterable[str]) -> tuple[str, Iterator[str]]:
