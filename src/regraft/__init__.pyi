@@ -1,4 +1,5 @@
 from .classifiers.base import load_classifier
+from .classifiers.distillation import distill
 from .classifiers.estimator import TextClassifier
 from .classifiers.finetuning import finetune
 from .classifiers.scoring import evaluate
@@ -35,6 +36,7 @@ __all__ = [
     "TrainingError",
     "__version__",
     "compare",
+    "distill",
     "evaluate",
     "finetune",
     "fit",

@@ -223,6 +223,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "base_rate": {"train.base_rate": 0.1},
     "layer_decay": {"train.layer_decay": 0.8},
     "unfreeze_every": {"train.unfreeze_every": 1},
+    "layers_after": {"train.layers_after": 0.5},
     "reinit_layers": {"train.reinit_layers": 1},
     "attention": {"head.pooling": "attention"},
     "auxiliary_weight": {"train.auxiliary_weight": 0.5},

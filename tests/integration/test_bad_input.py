@@ -288,8 +288,11 @@ def test_temperature_that_cannot_be_sampled_at_is_refused(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("preset = 5", "There is no preset 5. Presets are lab, bert, modern, bag."),
-        ('preset = ["lab"]', "There is no preset ['lab']. Presets are lab, bert, modern, bag."),
+        ("preset = 5", "There is no preset 5. Presets are lab, bert, modern, bag, student."),
+        (
+            'preset = ["lab"]',
+            "There is no preset ['lab']. Presets are lab, bert, modern, bag, student.",
+        ),
         ("train = 5", "1 setting is wrong: train: a section holds settings, such as train.lr"),
         ("[train]\nepochs = 'none'", "1 setting is wrong: train: set steps, epochs or minutes."),
         ("[train]\nminutes = inf", "1 setting is wrong: train.minutes: input should be a finite"),

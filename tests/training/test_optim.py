@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regraft.config.schema import ModelSettings, ObjectiveSettings, TrainSettings
-from regraft.models.heads import Model, build_language_model
+from regraft.models.heads import Model, build_classifier, build_language_model
 from regraft.training.optim import (
     build_optimizer,
     gradient_rows,
@@ -264,7 +264,7 @@ def test_layers_thaw_one_by_one_from_the_head_down():
     settings = TrainSettings(unfreeze_every=2)
     thawed = []
     for epoch in range(9):
-        thaw(model, epoch=epoch, settings=settings)
+        thaw(model, epoch=epoch, done=0, settings=settings)
         layers = [{p.requires_grad for p in layer} for layer in layers_from_top(model)]
         thawed.append(sum(layer == {True} for layer in layers))
     assert thawed == [1, 1, 2, 2, 3, 3, 4, 4, 4]
@@ -273,5 +273,22 @@ def test_layers_thaw_one_by_one_from_the_head_down():
 def test_frozen_base_never_thaws():
     model, _ = trained(TrainSettings(), steps=0)
     model.backbone.requires_grad_(False)
-    thaw(model, epoch=99, settings=TrainSettings(unfreeze_every=1, freeze_base=True))
+    thaw(model, epoch=99, done=0, settings=TrainSettings(unfreeze_every=1, freeze_base=True))
     assert not any(parameter.requires_grad for parameter in model.backbone.parameters())
+
+
+def test_rowwise_moves_what_is_no_table_as_adamw_does():
+    def moved(optimizer_name: str) -> torch.Tensor:
+        torch.manual_seed(0)
+        settings = ModelSettings(
+            family="bag", width=12, num_layers=0, num_heads=1, dropout=0, num_pairs=7
+        )
+        model = build_classifier(settings, vocab_size=17, num_classes=3, pooling="mean")
+        optimizer = build_optimizer(model, settings=TrainSettings(optimizer=optimizer_name))
+        for _ in range(3):
+            optimizer.zero_grad()
+            model.head.linear(torch.linspace(-1, 1, 12)).square().sum().backward()
+            optimizer.step()
+        return model.head.linear.weight.detach()
+
+    assert torch.equal(moved("rowwise"), moved("adamw"))

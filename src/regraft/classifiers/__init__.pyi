@@ -9,6 +9,7 @@ from .base import (
     run_fingerprint,
 )
 from .blend import Blend
+from .distillation import STUDENT_PRESET, DistillResult, distill
 from .embeddings import BaseSpace, EmbeddingModel, document_vectors
 from .epochs import EpochRecord, kept_epoch
 from .estimator import TextClassifier
@@ -57,9 +58,11 @@ from .weights import blended
 
 __all__ = [
     "NUM_LEVELS",
+    "STUDENT_PRESET",
     "BaseSpace",
     "Blend",
     "Classifier",
+    "DistillResult",
     "EmbeddingModel",
     "EpochRecord",
     "Evaluation",
@@ -88,6 +91,7 @@ __all__ = [
     "blended",
     "check_share",
     "classifier_kinds",
+    "distill",
     "document_vectors",
     "evaluate",
     "evaluation",

@@ -23,6 +23,7 @@ from regraft.classifiers.neural import (
     calibrate,
     chosen_thresholds,
     has_label_sets,
+    has_probabilities,
 )
 from regraft.config import (
     Settings,
@@ -91,8 +92,8 @@ from regraft.training import (
     with_auxiliary,
 )
 
-# The score on valid after every epoch: for one label per text, and for label sets.
-ACCURACY, MICRO_F1 = "accuracy", "micro-F1"
+# The score on valid after every epoch: for one label per text, for label sets, and for a student.
+ACCURACY, MICRO_F1, AGREEMENT = "accuracy", "micro-F1", "agreement"
 
 # Settings of `train` that change how a base is used.
 _OF_A_BASE = ("base_rate", "unfreeze_every", "reinit_layers", "lora_rank", "auxiliary_weight")
@@ -255,12 +256,33 @@ def finetune_examples(
 
     `info` names the labels. With a folder, training is logged and resumed there.
     """
-    labels, settings, tokenizer = Labels(info.labels), start.settings, start.tokenizer
+    labels, data, tokenizer = Labels(info.labels), start.settings.data, start.tokenizer
+    return finetune_rows(
+        start,
+        example_rows(train, labels=labels, tokenizer=tokenizer, data=data),
+        example_rows(valid, labels=labels, tokenizer=tokenizer, data=data),
+        is_new_N=unseen(valid, train=train),
+        info=info,
+        folder=folder,
+        progress=progress,
+    )
+
+
+def finetune_rows(
+    start: "Start",
+    rows: ExampleRows,
+    valid_rows: ExampleRows,
+    *,
+    is_new_N: Bool[np.ndarray, " N"],
+    info: RunInfo,
+    folder: RunFolder | None = None,
+    progress: Progress = SILENT,
+) -> Finetuned:
+    """The same for rows; `is_new_N` are the valid ones that were not trained on."""
+    labels, settings = Labels(info.labels), start.settings
     model, transplant = start.build_model(num_classes=len(labels), seed=settings.train.seed)
     grafted = "all weights are new (scratch)" if transplant is None else str(transplant)
     progress.say(f"Graft: {grafted}.")
-    rows = example_rows(train, labels=labels, tokenizer=tokenizer, data=settings.data)
-    valid_rows = example_rows(valid, labels=labels, tokenizer=tokenizer, data=settings.data)
     if rows.num_long:
         progress.say(
             f"{rows.num_long / len(rows.targets):.1%} of the training texts are longer than "
@@ -281,13 +303,12 @@ def finetune_examples(
     if best is not None:
         score = f"{history[best].valid_accuracy:.1%} on valid"
         progress.say(f"The weights of epoch {best} of {len(history) - 1} are kept: {score}.")
-    is_new_N = unseen(valid, train=train)
     temperature = calibrate(model, valid_rows, is_new_N=is_new_N, settings=settings)
     info = dataclasses.replace(
         info, thresholds=chosen_thresholds(model, valid_rows), temperature=temperature
     )
     run_dir = Path() if folder is None else folder.run_dir
-    run = LoadedRun(run_dir, info, settings, tokenizer, model.eval())
+    run = LoadedRun(run_dir, info, settings, start.tokenizer, model.eval())
     return Finetuned(NeuralClassifier(run), history, grafted, rows.cut_share)
 
 
@@ -486,6 +507,7 @@ def train_classifier(
         adapters = add_adapters(model, rank=train.lora_rank, seed=train.seed)
     state = build_state(model.to(device()), settings=train, num_rows=len(rows.lengths))
     followed = MICRO_F1 if has_label_sets(rows) else ACCURACY
+    followed = AGREEMENT if has_probabilities(rows) else followed
     history: list[EpochRecord] = []
     losses: list[float] = []
     checkpoints = None
@@ -595,7 +617,8 @@ def _log_entry(record: EpochRecord, *, followed: str) -> dict[str, Any]:
 def _valid_accuracy(model: Model, rows: ExampleRows) -> float:
     if has_label_sets(rows):
         return best_micro_f1(label_probabilities(model, rows), rows.targets)
-    return accuracy(class_probabilities(model, rows).argmax(axis=1), rows.targets)
+    targets_N = rows.targets.argmax(axis=1) if has_probabilities(rows) else rows.targets
+    return accuracy(class_probabilities(model, rows).argmax(axis=1), targets_N)
 
 
 def _class_weights(rows: ExampleRows, *, settings: Settings) -> torch.Tensor | None:
@@ -609,6 +632,6 @@ def _class_weights(rows: ExampleRows, *, settings: Settings) -> torch.Tensor | N
         bearing_C = rows.targets.sum(axis=0)
         ratios_C = (len(rows.targets) - bearing_C) / np.maximum(bearing_C, 1)
         return torch.tensor(np.maximum(ratios_C, 1 / len(rows.targets)), dtype=torch.float32)
-    counts_C = np.bincount(rows.targets)
+    counts_C = rows.targets.sum(axis=0) if has_probabilities(rows) else np.bincount(rows.targets)
     weights_C = len(rows.targets) / (len(counts_C) * np.maximum(counts_C, 1))
     return torch.tensor(weights_C, dtype=torch.float32)

@@ -177,7 +177,12 @@ def _check_pairs(contents: Sequence[Content]) -> None:
 
 def has_label_sets(rows: ExampleRows) -> bool:
     """Whether examples have any number of labels."""
-    return rows.targets.ndim == 2
+    return rows.targets.ndim == 2 and not has_probabilities(rows)
+
+
+def has_probabilities(rows: ExampleRows) -> bool:
+    """Whether the targets are probabilities of the classes, as a teacher gives them."""
+    return np.issubdtype(rows.targets.dtype, np.floating)
 
 
 def calibrate(
@@ -190,10 +195,12 @@ def calibrate(
     """Divide the scores, in place, by the temperature that fits valid best, and return it.
 
     The last layer of the head absorbs it, so that whatever runs these weights is calibrated. Only
-    rows that were not trained on count. None, and nothing changes, without any, and with class
-    weights: no temperature undoes these (docs/how-to/imbalanced-classes.md).
+    rows that were not trained on count. None, and nothing changes, without any; with class
+    weights, which no temperature undoes (docs/how-to/imbalanced-classes.md); and of a student,
+    whose teacher has done it.
     """
-    if settings.train.class_weight is not None or not is_new_N.any():
+    has_true_labels = not has_probabilities(valid_rows)
+    if settings.train.class_weight is not None or not is_new_N.any() or not has_true_labels:
         return None
     assert isinstance(model.head, ClassifierHead), "fine-tuning grafts such a head"
     targets = valid_rows.targets[is_new_N]

@@ -5,7 +5,7 @@ class-balanced as in Zou et al. 2018). The teachers are kept in a folder next to
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +64,7 @@ def self_train(
     RunFolder(Path(out)).check_free(resume=resume)
     labelled, watched = load_splits(train, valid=valid, settings=settings, progress=progress)
     known = {example.text for example in (*labelled, *watched)}
-    texts = _unlabelled_texts(unlabelled, known=known, settings=settings)
+    texts = unlabelled_texts(unlabelled, known=known, settings=settings, most=MOST_TEXTS)
     folder = teachers_dir(out)
     folder.mkdir(parents=True, exist_ok=True)
     valid_path = _write(folder / "valid.jsonl", watched, settings=settings)
@@ -140,18 +140,24 @@ def sure_rows(
     return [order[predicted_N[order] == c] for c in range(probabilities_NC.shape[1])]
 
 
-def _unlabelled_texts(
-    paths: Sequence[str | Path], *, known: set[str], settings: Settings
+def unlabelled_texts(
+    paths: Sequence[str | Path],
+    *,
+    settings: Settings,
+    most: int,
+    known: Collection[str] = frozenset(),
 ) -> list[str]:
+    """The first texts for a teacher to label, each once, without those that are known."""
     texts: dict[str, None] = {}
     for document in read_documents(paths, data=settings.data):
         if document.text.strip() and document.text not in known:
             texts[document.text] = None
-        if len(texts) == MOST_TEXTS:
+        if len(texts) == most:
             break
     if not texts:
+        more = " beyond the labelled ones" if known else ""
         raise DataError(
-            f"{', '.join(map(str, paths))} holds no text beyond the labelled ones.",
+            f"{', '.join(map(str, paths))} holds no text{more}.",
             "A teacher labels texts that have no label yet.",
             remedy="Pass other text with --text.",
         )

@@ -49,6 +49,21 @@ _BAG: dict[str, dict[str, Any]] = {
     "tokenizer": {"kind": "words", "size": 32_768},
     "data": {"max_length": 1024},
 }
+# Whole words, so that the stage words gives it what a bag knows; the layers join later.
+_STUDENT: dict[str, dict[str, Any]] = {
+    "model": {
+        "family": "modern",
+        "width": 256,
+        "num_layers": 2,
+        "num_heads": 4,
+        "dropout": 0.1,
+        "attention_dropout": 0,
+    },
+    "objective": {"kind": "masked", "stages": "words"},
+    "head": {"pooling": "mean"},
+    "tokenizer": {"kind": "words", "size": 32_768},
+    "data": {"max_length": 512, "packing": "isolated"},
+}
 PRESETS: dict[str, dict[Recipe, dict[str, dict[str, Any]]]] = {
     "lab": {
         # Lighter dropout than in fine-tuning: minutes of two cores are not hours of a GPU.
@@ -101,6 +116,20 @@ PRESETS: dict[str, dict[Recipe, dict[str, dict[str, Any]]]] = {
         },
         "finetune": {**_BAG, "train": _SMALL_DATA},
     },
+    "student": {
+        "pretrain": {**_STUDENT, "train": {"minutes": 10.0}},
+        "finetune": {
+            **_STUDENT,
+            "train": {
+                "optimizer": "rowwise",
+                "lr": 1e-3,
+                "minutes": 10.0,
+                "batch_size": 32,
+                "warmup_steps": 20,
+                "layers_after": 0.2,
+            },
+        },
+    },
 }
 # The defaults for fine-tuning a foreign base, which needs a low learning rate. Users cannot choose
 # this preset: without a base there is nothing to build.
@@ -116,6 +145,7 @@ PRESET_HELP = {
     "lab": "the lab exercise: vocabulary 50,001, width 200, 4 layers, 2 heads, dropout 0.5, causal",
     "bert": "BERT blocks and objective, sized for two cores",
     "modern": "ModernBERT blocks, masked language modelling, sized for two cores",
+    "student": "whole words, stage words, two ModernBERT blocks: what `regraft distill` trains",
     "bag": "bag of words and bigrams, no attention, contrastive objective; trains in seconds",
 }
 # Width, layers, heads.

@@ -53,7 +53,7 @@ OF_STAGES: dict[str, tuple[str, ...]] = {
 OF_FINETUNING = (
     *("freeze_base", "base_rate", "class_weight", "layer_decay", "unfreeze_every", "reinit_layers"),
     *("lora_rank", "label_smoothing", "rdrop", "auxiliary_weight", "average", "patience"),
-    "least_steps",
+    *("least_steps", "layers_after"),
 )
 
 
@@ -207,6 +207,8 @@ def _method_contradictions(settings: Settings) -> Iterator[str]:
     model, train = settings.model, settings.train
     if train.reinit_layers is not None and train.reinit_layers > model.num_layers:
         yield f"train.reinit_layers: {train.reinit_layers} exceeds the {model.num_layers} layers"
+    if train.layers_after is not None and not model.num_layers:
+        yield f"train.layers_after: the {model.family} family has no layers"
     if train.rdrop is not None and not (model.dropout or model.attention_dropout):
         yield "train.rdrop: needs dropout, but model.dropout is 0"
     if train.auxiliary_weight is not None and model.traits.is_foreign:

@@ -295,8 +295,9 @@ class TrainSettings(_Section):
         Literal["adam", "adamw", "muon", "rowwise"],
         Doc(
             "Optimizer; `muon` updates hidden matrices with Muon and the rest with AdamW, and "
-            "needs about twice the learning rate. `rowwise` is Adam for large embedding tables "
-            "(bags): no momentum, one second moment per token, only tokens of the batch updated."
+            "needs about twice the learning rate. `rowwise` updates large embedding tables by "
+            "token (no momentum, one second moment per token, only tokens of the batch) and the "
+            "rest with AdamW."
         ),
     ] = "adamw"
     lr: Annotated[float, Gt(0), Le(1), Doc("Peak learning rate.")] = 1e-3
@@ -334,6 +335,15 @@ class TrainSettings(_Section):
     ] = None
     reinit_layers: Annotated[
         int | None, Ge(1), Doc("Fine-tuning: number of top layers of the base to reinitialize.")
+    ] = None
+    layers_after: Annotated[
+        float | None,
+        Gt(0),
+        Lt(1),
+        Doc(
+            "Fine-tuning: share of the training in which the layers are skipped and only "
+            "embeddings and head learn, many times as fast; for layers not trained before."
+        ),
     ] = None
     lora_rank: Annotated[
         int | None,

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, Num
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -23,7 +23,8 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Batch:
-    """What one forward pass reads. `targets` are tokens (language model) or classes.
+    """What one forward pass reads. `targets` are tokens (language model), classes, label sets
+    as rows of 0 and 1, or probabilities of the classes.
 
     `segments_BT` numbers the documents of a row from 0, where they are to be kept apart.
     `token_types_BT` is 0 in the first sentence of a pair and 1 in the second. `next_BT` is the
@@ -32,7 +33,7 @@ class Batch:
 
     ids_BT: Int[Tensor, "B T"]
     real_BT: Bool[Tensor, "B T"]
-    targets: Int[Tensor, "*shape"]
+    targets: Num[Tensor, "*shape"]
     segments_BT: Int[Tensor, "B T"] | None = None
     token_types_BT: Int[Tensor, "B T"] | None = None
     next_BT: Int[Tensor, "B T"] | None = None
@@ -130,13 +131,15 @@ class ExampleRows:
         self,
         texts: Sequence[Content],
         *,
-        targets: Sequence[int] | NDArray[np.int64],
+        targets: Sequence[int] | NDArray[np.int64] | NDArray[np.float32],
         tokenizer: Tokenizer,
         data: DataSettings,
     ) -> None:
         assert len(texts) == len(targets)
         self._pad_id = tokenizer.pad_id
-        self.targets = np.array(targets, dtype=np.int64)
+        targets = np.asarray(targets)
+        kind = np.float32 if np.issubdtype(targets.dtype, np.floating) else np.int64
+        self.targets: NDArray[Any] = targets.astype(kind)
         self._types: list[NDArray[np.int64]] | None = None
         pairs = [text for text in texts if isinstance(text, tuple)]
         if pairs:

@@ -1,4 +1,4 @@
-from .common import TOLERANCE, ExportResult, needed, refuse_foreign
+from .common import TOLERANCE, ExportResult, is_network, needed, refuse_foreign
 from .huggingface import export_huggingface
 from .model_card import int8_rows, parity_rows
 from .onnx import export_onnx
@@ -10,6 +10,7 @@ __all__ = [
     "export_huggingface",
     "export_onnx",
     "int8_rows",
+    "is_network",
     "needed",
     "parity_rows",
     "refuse_foreign",

@@ -15,12 +15,13 @@ from jaxtyping import Float
 from tokenizers import processors
 from torch import Tensor
 
+from regraft.classifiers import load_classifier
 from regraft.config import ModelSettings
 from regraft.data import Content
 from regraft.errors import ConfigError, RegraftError
 from regraft.models import NoHead
 from regraft.runtime import optional
-from regraft.training import LoadedRun
+from regraft.training import LoadedRun, load_run, read_info
 
 # The largest difference between a score of ours and the export's.
 TOLERANCE = 1e-4
@@ -105,6 +106,29 @@ def needed(module: str, *, extra: str) -> Any:
         return importlib.import_module(module)
 
 
+def load_exportable(run_dir: Path) -> LoadedRun:
+    """The network in a folder; ConfigError for what cannot be exported in any format."""
+    if not is_network(run_dir):
+        kind = load_classifier(run_dir).kind
+        raise ConfigError(
+            f"{run_dir} holds a classifier of the kind {kind!r}, which is not a network of "
+            "regraft's own.",
+            "A student of it, trained to give the same answers, can be exported.",
+            remedy=f"Run `regraft distill {run_dir} --text FILE --out STUDENT` and export STUDENT, "
+            "or add --text FILE to do both.",
+        )
+    run = load_run(run_dir)
+    check_family(run)
+    return run
+
+
+def is_network(run_dir: str | Path) -> bool:
+    """Does the folder hold one network that regraft trained?"""
+    folder = Path(run_dir)
+    has_info = (folder / "run.json").exists() or not folder.exists()
+    return has_info and read_info(folder).kind in ("language-model", "classifier", "base")
+
+
 def check_family(run: LoadedRun) -> None:
     """Refuse a model that is not one of our own, and one without a head."""
     if isinstance(run.model.head, NoHead):
@@ -122,7 +146,8 @@ def refuse_foreign(settings: ModelSettings, *, run_dir: Path) -> None:
         raise ConfigError(
             f"{run_dir} is based on a Hugging Face model, whose layers regraft does not know.",
             "Models of regraft's own families can be exported.",
-            remedy="Use it through `regraft predict`, or graft onto a base of regraft's own.",
+            remedy=f"Train a student of it, which can be exported: `regraft distill {run_dir} "
+            "--text FILE --out STUDENT`.",
         )
 
 

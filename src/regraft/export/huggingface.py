@@ -11,11 +11,11 @@ from torch import Tensor
 from regraft.export.common import (
     ExportResult,
     Parity,
-    check_family,
     check_ids,
     check_parity,
     exported_tokenizer,
     first_scores,
+    load_exportable,
     needed,
     reads_pairs,
     sample_pairs,
@@ -26,7 +26,7 @@ from regraft.export.mapping import Translation, check_expressible, translations
 from regraft.export.model_card import huggingface_card
 from regraft.models import is_right_padded, places_in_document, quiet_transformers
 from regraft.runtime import SILENT, Progress, whole_folder, write_json, write_text
-from regraft.training import LoadedRun, load_run
+from regraft.training import LoadedRun
 
 # Longer samples are compared alone: scores over a large vocabulary fill the memory.
 _LONGEST_IN_BATCH = 64
@@ -39,10 +39,9 @@ def export_huggingface(
 
     The folder is loaded again, and refused unless it scores as regraft does.
     """
-    transformers = needed("transformers", extra="hf")
-    run = load_run(Path(run_dir))
+    run = load_exportable(Path(run_dir))
     check_expressible(run)
-    check_family(run)
+    transformers = needed("transformers", extra="hf")
     parts = translations(run)
     with quiet_transformers(), whole_folder(Path(out)) as folder:
         for part in parts:

@@ -263,6 +263,10 @@ def _story(run: LoadedRun, *, limits: Sequence[str]) -> list[str]:
     ]
 
 
+_OF_A_STUDENT = (
+    "A student: it was trained to give unlabelled text the probabilities of another classifier, "
+    "its teacher. Agreement was measured on texts that it did not learn from."
+)
 _SEEN_OFTEN = (
     "One training, one seed. Valid was looked at after every epoch: the score of a test file that "
     "was never looked at is still to be measured (`regraft evaluate`)."
@@ -271,6 +275,8 @@ _SEEN_OFTEN = (
 
 def _scores(run: LoadedRun) -> list[str]:
     result = run.info.result
+    if "agreement" in result:
+        return _student_scores(result)
     if "valid_accuracy" in result:
         kept = result.get("best_epoch")
         accuracy = result["valid_accuracy"][-1 if kept is None else kept]
@@ -302,6 +308,24 @@ def _scores(run: LoadedRun) -> list[str]:
     return ["This run keeps none."]
 
 
+def _student_scores(result: Mapping[str, Any]) -> list[str]:
+    """How often a student answers as its teacher does, and is right."""
+    rows = [("same label as its teacher", result["agreement"][-1], result["num_held_out"], "texts")]
+    if result["accuracy"] is not None:
+        num_examples = result["num_examples"]
+        rows += [
+            ("accuracy", result["accuracy"], num_examples, "examples"),
+            ("accuracy of its teacher", result["teacher_accuracy"], num_examples, "examples"),
+        ]
+    cells = []
+    for name, share, count, what in rows:
+        interval = accuracy_interval((np.arange(count) < round(share * count))[None])
+        reach = f"{interval.low:.1%} to {interval.high:.1%}"
+        cells.append((name, f"{share:.1%}", reach, f"{count:,} {what}"))
+    table = _table(("score", "value", "95 % interval", "over"), cells)
+    return [_OF_A_STUDENT, "", *table]
+
+
 def _calibration(run: LoadedRun) -> list[str]:
     """Whether the probabilities are calibrated."""
     if run.info.kind != "classifier":
@@ -309,6 +333,8 @@ def _calibration(run: LoadedRun) -> list[str]:
     warm = run.info.temperature
     if warm is None:
         return ["", "Probabilities are as training left them, not calibrated."]
+    if "agreement" in run.info.result:
+        return ["", "Probabilities are learned from those of the teacher, which are calibrated."]
     how = f"a temperature of {warm:.2f}, fitted on valid, is part of the weights"
     return ["", f"Probabilities are calibrated: {how}."]
 
@@ -347,6 +373,11 @@ def _data_sizes(run: LoadedRun) -> str:
         return (
             f"{result['num_train']:,} examples to train on, {result['num_valid']:,} held out; "
             f"{result['cut_share']:.1%} of the training texts were cut. Start: {base}."
+        )
+    if "num_held_out" in result:
+        return (
+            f"{result['num_texts']:,} texts to learn from, {result['num_held_out']:,} held out; "
+            f"{result['cut_share']:.1%} of the texts were cut."
         )
     if "num_tokens" in result:
         return (

@@ -28,11 +28,11 @@ from regraft.export.common import (
     ExportResult,
     Int8Cost,
     Parity,
-    check_family,
     check_ids,
     check_parity,
     exported_tokenizer,
     first_scores,
+    load_exportable,
     needed,
     reads_pairs,
     sample_pairs,
@@ -43,7 +43,7 @@ from regraft.export.model_card import onnx_card
 from regraft.export.onnx_graph import is_large, quiet, write_graph
 from regraft.models import Model, ReplacedHead
 from regraft.runtime import SILENT, Progress, whole_folder, write_json, write_text
-from regraft.training import LoadedRun, class_scores, load_run
+from regraft.training import LoadedRun, class_scores
 
 MODEL_NAME, INT8_NAME = "model.onnx", "model.int8.onnx"
 # Made-up texts on which eight bits are compared when no data is given.
@@ -66,10 +66,9 @@ def export_onnx(
     With `int8` a second graph has its weights in eight bits; what that costs is measured on the
     labelled file `data_path`, or on made-up texts.
     """
+    run = load_exportable(Path(run_dir))
     for name in ("onnx", "onnxscript", "onnxruntime"):
         needed(name, extra="onnx")
-    run = load_run(Path(run_dir))
-    check_family(run)
     texts, targets = _measured_on(run, data_path, data=data)
     with whole_folder(Path(out)) as folder:
         progress.start("writing model.onnx", total=None)

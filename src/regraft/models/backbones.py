@@ -54,6 +54,8 @@ class Backbone(nn.Module):
     has_bias: ClassVar[bool] = True
     reads_direction: ClassVar[bool] = False
     starts_small: ClassVar[bool] = True
+    # While training: embeddings go past the layers (train.layers_after).
+    skips_layers: bool = False
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
@@ -277,6 +279,8 @@ class Transformer(Backbone):
     def _through_blocks(
         self, x_BTD: Tensor, *, sight: Sight, cache: KeyValueCache | None = None
     ) -> Tensor:
+        if self.training and self.skips_layers:
+            return x_BTD
         for block in self.blocks:
             x_BTD = block(x_BTD, sight=sight, cache=cache)
         return x_BTD

@@ -1,4 +1,4 @@
-from .adaptation import adapt, check_one_process
+from .adaptation import adapt, adapted_dir, check_one_process
 from .bases import (
     assumed_heads,
     check_preset,
@@ -41,6 +41,7 @@ from .pretraining import PretrainResult, pretrain
 from .run_folder import (
     BEFORE_RUN_JSON,
     MEMBERS_NAME,
+    TEACHER_NAME,
     RunFolder,
     RunInfo,
     check_run_files,
@@ -59,6 +60,7 @@ __all__ = [
     "MASKED_SHARE",
     "MEAN",
     "MEMBERS_NAME",
+    "TEACHER_NAME",
     "TOKEN_LOSS",
     "BenchResult",
     "LoadedRun",
@@ -73,6 +75,7 @@ __all__ = [
     "Scorer",
     "TrainState",
     "adapt",
+    "adapted_dir",
     "assumed_heads",
     "attention_of",
     "bench",

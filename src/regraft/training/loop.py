@@ -104,13 +104,14 @@ def build_state(model: Model, *, settings: TrainSettings, num_rows: int) -> Trai
     """The state before the first step, with the number of steps unless it is a time budget."""
     if settings.freeze_base:
         model.backbone.requires_grad_(False)
-    if settings.unfreeze_every is not None and world().size > 1:
-        raise ConfigError(
-            f"train.unfreeze_every is {settings.unfreeze_every}, but {world().size} processes "
-            "train together.",
-            "They need the same trainable weights from the first step on.",
-            remedy="Train in one process, or omit train.unfreeze_every.",
-        )
+    for name in ("unfreeze_every", "layers_after"):
+        value = getattr(settings, name)
+        if value is not None and world().size > 1:
+            raise ConfigError(
+                f"train.{name} is {value}, but {world().size} processes train together.",
+                "They need the same trainable weights from the first step on.",
+                remedy=f"Train in one process, or omit train.{name}.",
+            )
     total_steps = settings.steps
     if settings.epochs is not None:
         per_epoch = steps_per_epoch(num_rows, settings=settings)
@@ -165,7 +166,8 @@ def steps(
         )
         for group in state.optimizer.param_groups:
             group["lr"] = lr * group["rate_share"]
-        thaw(state.model, epoch=epoch, settings=settings)
+        done = _done_share(state, settings=settings)
+        thaw(state.model, epoch=epoch, done=done, settings=settings)
 
         with seeded(settings.seed, stream=f"dropout of step {state.step} in {world().rank}"):
             update = _update(

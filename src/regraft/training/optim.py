@@ -34,9 +34,9 @@ def build_optimizer(model: Model, *, settings: TrainSettings) -> torch.optim.Opt
         if isinstance(part, nn.Embedding):
             # Gradients of processes are exchanged as a whole.
             part.sparse = is_rowwise and world().size == 1
-    if is_rowwise:
-        return RowwiseAdam([{"params": parameters, "rate_share": 1.0}], lr=settings.lr)
     fused = all(parameter.device.type in ("cpu", "cuda") for parameter in parameters)
+    if is_rowwise:
+        return _rowwise(model, settings=settings, fused=fused)
     maps: set[nn.Parameter] = set()
     if settings.optimizer == "muon":
         blocks = model.backbone.blocks.parameters()
@@ -62,6 +62,20 @@ def build_optimizer(model: Model, *, settings: TrainSettings) -> torch.optim.Opt
     return Muon(map_groups, groups, lr=settings.lr, fused=fused)
 
 
+def _rowwise(model: Model, *, settings: TrainSettings, fused: bool) -> "RowwiseAdam":
+    """Embedding tables by rows; what else there is as AdamW does."""
+    tables = {part.weight for part in model.modules() if isinstance(part, nn.Embedding)}
+    moving = [p for p in model.parameters() if p.requires_grad]
+    rest = [p for p in moving if p not in tables]
+    matrices, others = [p for p in rest if p.dim() >= 2], [p for p in rest if p.dim() < 2]
+    groups = [
+        {"params": matrices, "weight_decay": settings.weight_decay, "rate_share": 1.0},
+        {"params": others, "weight_decay": 0.0, "rate_share": 1.0},
+    ]
+    table_group = {"params": [p for p in moving if p in tables], "rate_share": 1.0}
+    return RowwiseAdam(table_group, groups, lr=settings.lr, fused=fused)
+
+
 def layers_from_top(model: Model) -> list[list[nn.Parameter]]:
     """All parameters by depth: the head, the layers from last to first, the embeddings.
 
@@ -81,8 +95,12 @@ def layers_from_top(model: Model) -> list[list[nn.Parameter]]:
     return layers
 
 
-def thaw(model: Model, *, epoch: int, settings: TrainSettings) -> None:
-    """With `unfreeze_every`, make the parameters of unfrozen layers trainable (ULMFiT)."""
+def thaw(model: Model, *, epoch: int, done: float, settings: TrainSettings) -> None:
+    """With `unfreeze_every`, make the parameters of unfrozen layers trainable (ULMFiT).
+
+    With `layers_after`, skip the layers until this share of the training is done.
+    """
+    model.backbone.skips_layers = done < (settings.layers_after or 0.0)
     if settings.unfreeze_every is None or settings.freeze_base:
         return
     num_layers = 1 + epoch // settings.unfreeze_every
@@ -133,8 +151,10 @@ class Muon(torch.optim.AdamW):
         return momentum
 
 
-class RowwiseAdam(torch.optim.Optimizer):
+class RowwiseAdam(torch.optim.AdamW):
     """Adam for large tables: one second moment per row, no first, and only rows read move.
+
+    The other groups are AdamW's.
 
     Adam's momentum carries a rare token on for steps in which nobody reads it, about as far in all
     as its whole step would. Without it nothing is done for rows that a batch does not hold: of
@@ -142,16 +162,21 @@ class RowwiseAdam(torch.optim.Optimizer):
     row is what recommenders use for their tables (Naumov et al. 2019).
     """
 
-    def __init__(self, groups: list[dict[str, Any]], *, lr: float) -> None:
-        super().__init__(groups, {"lr": lr})
+    def __init__(
+        self, tables: dict[str, Any], others: list[dict[str, Any]], *, lr: float, fused: bool
+    ) -> None:
+        super().__init__([*others, tables], lr=lr, fused=fused)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Move the rows that have a gradient."""
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._move(parameter, lr=group["lr"])
+        """Move the rows that have a gradient, and all other parameters."""
+        *others, tables = self.param_groups
+        for parameter in tables["params"]:
+            if parameter.grad is not None:
+                self._move(parameter, lr=tables["lr"])
+        groups, self.param_groups = self.param_groups, others
+        super().step()
+        self.param_groups = groups
 
     def _move(self, parameter: nn.Parameter, *, lr: float) -> None:
         state = self.state[parameter]

@@ -305,11 +305,14 @@ MEMBERS_NAME = "members"
 _LOCK = "run.lock"
 # A worker process outlives a parent that was killed by a second or more.
 _LOCK_SECONDS = 5.0
+# What the teacher of a student answers, while the student trains.
+TEACHER_NAME = "teacher.safetensors"
 BEFORE_RUN_JSON = ("tokenizer.json", ROLES_NAME, "config.json")
 
 
 def _is_foreign(path: Path) -> bool:
-    return not path.name.lstrip(".").startswith((*BEFORE_RUN_JSON, "run.json", "tokens", _LOCK))
+    ours = (*BEFORE_RUN_JSON, "run.json", "tokens", TEACHER_NAME, _LOCK)
+    return not path.name.lstrip(".").startswith(ours)
 
 
 # Settings that cannot change the weights.

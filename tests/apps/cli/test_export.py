@@ -5,10 +5,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import make_examples, make_records
 from random_runs import unchecked, write_run
 from typer.testing import CliRunner, Result
 
 from regraft.apps.cli import app
+from regraft.classifiers.tfidf import fit_linear
+from regraft.data.text.records import labels_of
 
 
 def run(*arguments: object) -> Result:
@@ -60,6 +63,7 @@ def test_onnx_shows_what_int8_cost(classifier_dir, tmp_path):
     [
         (["--format", "hf", "--int8"], ["--int8", "--format onnx"]),
         (["--format", "onnx", "--data", "valid.csv"], ["--data valid.csv", "--int8"]),
+        (["--format", "hf", "--minutes", "3"], ["--minutes 3", "--text"]),
     ],
 )
 def test_flags_that_contradict_are_refused(flags, facts, classifier_dir, tmp_path):
@@ -98,3 +102,36 @@ def test_place_below_a_file_is_refused(classifier_dir, tmp_path):
     assert result.stderr == (
         f"error: Cannot write {out}: Not a directory. Choose a folder you may write to.\n"
     )
+
+
+@pytest.fixture(scope="module")
+def linear_dir(tmp_path_factory) -> Path:
+    examples, folder = make_records(40), tmp_path_factory.mktemp("cli") / "linear"
+    fit_linear(examples, examples, labels=labels_of(examples)).save(folder)
+    return folder
+
+
+@pytest.mark.parametrize(("format", "module"), [("hf", "transformers"), ("onnx", "onnx")])
+def test_what_is_no_network_is_refused_before_an_extra_is_asked_for(
+    format, module, linear_dir, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, module, None)
+    result = run("export", linear_dir, "--format", format, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "'linear', which is not a network" in result.stderr
+    assert f"`regraft distill {linear_dir} --text FILE --out STUDENT`" in result.stderr
+    assert "pip install" not in result.stderr
+
+
+def test_student_is_exported_where_text_is_given(linear_dir, classifier_dir, tmp_path):
+    pytest.importorskip("transformers")
+    text, out = tmp_path / "text.txt", tmp_path / "out"
+    text.write_text("".join(f"{text}\n" for text, _ in make_examples(120, seed=8)))
+    flags = ("--format", "hf", "--text", text, "--minutes", 0.05, "--out", out, "--quiet")
+    result = run("export", linear_dir, *flags)
+    assert result.exit_code == 0, result.output
+    assert "| same label as its teacher |" in (out / "README.md").read_text()
+    assert (tmp_path / "out-student" / "run.json").exists()
+    refused = run("export", classifier_dir, *flags[:4], "--out", tmp_path / "other")
+    assert refused.exit_code == 2
+    assert f"--text {text} would not be used." in refused.stderr

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from regraft.apps.cli import options, terminal
-from regraft.apps.cli.options import data_of, option
+from regraft.apps.cli.options import data_of, existing_texts, option
+from regraft.config import resolve
 from regraft.errors import ConfigError
 
 if TYPE_CHECKING:
     from regraft.export import ExportResult
+    from regraft.runtime import Progress
 
 
 @options.grouped
@@ -29,6 +31,20 @@ def export(
         Path | None,
         option("--data", "int8: labelled examples to measure accuracy on.", "FILE"),
     ] = None,
+    text: Annotated[
+        list[Path] | None,
+        option(
+            "--text",
+            "For a classifier that is not one network, such as a blend: text to train its student "
+            "on, which is exported in its place; repeatable.",
+            "FILE",
+            callback=existing_texts,
+        ),
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        option("--minutes", "--text: time budget for the student (default 10).", "M"),
+    ] = None,
     *,
     reading: options.LabelReading,
     output: options.Output,
@@ -36,11 +52,13 @@ def export(
     """Export a model and check that it gives the same scores.
 
     hf loads with transformers alone, in its Auto classes and pipelines; onnx with any ONNX runtime.
-    The export is loaded again and compared with the original; one that differs is refused.
+    The export is loaded again and compared with the original; one that differs is refused. Of a
+    classifier that is not one network, the student of `regraft distill` is exported.
 
     \b
     Example:
       regraft export runs/reviews --format hf --out exports/reviews
+      regraft export runs/blend --format hf --text reviews.txt --out exports/blend
       regraft export runs/reviews --format onnx --int8 --data valid.csv --out exports/onnx
     """
     if format == "hf" and int8:
@@ -55,7 +73,15 @@ def export(
             "It measures the accuracy of --int8.",
             remedy="Add --format onnx --int8, or omit --data.",
         )
+    if minutes is not None and not text:
+        raise ConfigError(
+            f"--minutes {minutes:g} would not be used.",
+            "It is the time budget of a student.",
+            remedy="Add --text FILE, or omit --minutes.",
+        )
     with output.progress() as progress:
+        if text:
+            run = _student(run, text, out=out, minutes=minutes, progress=progress)
         if format == "hf":
             from regraft.export import export_huggingface
 
@@ -69,10 +95,31 @@ def export(
                 out=out,
                 int8=int8,
                 data_path=data,
-                data=data_of(read_settings(run).data, reading),
+                data=None if data is None else data_of(read_settings(run).data, reading),
                 progress=progress,
             )
     output.show(result, lambda: _show(result))
+
+
+def _student(
+    run: Path, text: list[Path], *, out: Path, minutes: float | None, progress: "Progress"
+) -> Path:
+    """The folder of the student of a classifier, trained now unless it was before."""
+    from regraft.classifiers import STUDENT_PRESET, distill
+    from regraft.export import is_network
+
+    if is_network(run):
+        raise ConfigError(
+            f"--text {text[0]} would not be used.",
+            f"{run} holds a network, which can be exported without a student.",
+            remedy="Omit --text.",
+        )
+    student = Path(f"{out}-student")
+    length = {"train.minutes": minutes}
+    settings = resolve("finetune", preset=STUDENT_PRESET, overrides=length)
+    distill(run, text, out=student, settings=settings, resume=True, progress=progress)
+    progress.say(f"Exporting the student in {student}.")
+    return student
 
 
 def _show(result: "ExportResult") -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from regraft.apps.course.mistakes import WrongAnswer
     from regraft.apps.demo import DemoResult
     from regraft.classifiers import (
+        DistillResult,
         Evaluation,
         FinetuneResult,
         FitResult,
@@ -218,6 +219,33 @@ def show_finetuned(result: "FinetuneResult", *, linear: float | None) -> None:
             ("calibrated", calibrated),
             *baseline,
             ("time", duration(result.seconds)),
+            ("run folder", result.run_dir),
+        ],
+    )
+
+
+def show_distilled(result: "DistillResult") -> None:
+    """How well the student answers as its teacher does, and how often both are right."""
+    agreement = [f"{share:.1%}" for share in result.agreement]
+    scores = []
+    if result.accuracy is not None and result.teacher_accuracy is not None:
+        over = f"of {result.num_examples:,} examples"
+        scores = [
+            ("accuracy of the student", f"{result.accuracy:.1%} {over}"),
+            ("accuracy of the teacher", f"{result.teacher_accuracy:.1%} {over}"),
+        ]
+    terminal.show_table(
+        ["distilled", ""],
+        [
+            ("teacher", result.teacher),
+            ("base", result.base),
+            ("labels", ", ".join(result.labels)),
+            ("texts", f"{result.num_texts:,} to learn from, {result.num_held_out:,} held out"),
+            ("texts cut", f"{result.cut_share:.1%}"),
+            ("same label as the teacher, by epoch", " ".join(agreement[1:])),
+            ("divergence from the teacher", f"{result.divergence:.4f} nats"),
+            *scores,
+            ("time of training", duration(result.seconds)),
             ("run folder", result.run_dir),
         ],
     )

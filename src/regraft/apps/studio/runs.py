@@ -342,6 +342,8 @@ def _score(info: RunInfo, *, is_complete: bool) -> Score | None:
             kept = result.get("best_epoch")
             value = float(result["valid_accuracy"][-1 if kept is None else kept])
             return _share(f"valid {result.get('followed', 'accuracy')}", value)
+        if result.get("agreement"):
+            return _share("agreement with the teacher", float(result["agreement"][-1]))
         if result.get("bits_per_byte"):
             value = float(result["bits_per_byte"])
             return Score("bits a byte", value, f"{value:.3f}")
