@@ -97,6 +97,11 @@ class Classifier(ABC):
         return None
 
     @property
+    def computed_by(self) -> Literal["numpy", "torch"]:
+        """The library that computes its probabilities."""
+        return "numpy"
+
+    @property
     def export_formats(self) -> tuple[ExportFormat, ...]:
         """The formats `regraft export` can write it in."""
         return ()

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,6 +96,12 @@ class Blend(Classifier):
             temperature=self.temperature,
         )
         return combined_NC
+
+    @property
+    def computed_by(self) -> Literal["numpy", "torch"]:
+        """torch, if an active member needs it."""
+        libraries = {member.computed_by for member in self.active_members.values()}
+        return "torch" if "torch" in libraries else "numpy"
 
     @property
     def is_additive(self) -> bool:

@@ -6,6 +6,7 @@ Long texts are read in windows. Nothing is pre-trained here.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -87,6 +88,11 @@ class EmbeddingModel(RegressionModel):
     """Logistic regression on the vectors of bases, which are part of the classifier."""
 
     space: BaseSpace = field(repr=False)
+
+    @property
+    def computed_by(self) -> Literal["numpy", "torch"]:
+        """torch."""
+        return "torch"
 
     @property
     def is_additive(self) -> bool:

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -55,6 +55,11 @@ class HuggingFaceClassifier(Classifier):
     def supported_tasks(self) -> tuple[Task, ...]:
         """Its tokenizer encodes single texts as well as pairs."""
         return tuple(Task(has_pairs, self._has_label_sets) for has_pairs in (False, True))
+
+    @property
+    def computed_by(self) -> Literal["numpy", "torch"]:
+        """torch."""
+        return "torch"
 
     @property
     def thresholds(self) -> tuple[float, ...]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool
@@ -49,6 +50,11 @@ class NeuralClassifier(Classifier):
     def data(self) -> DataSettings:
         """How the files it learned from were read."""
         return self.run.settings.data
+
+    @property
+    def computed_by(self) -> Literal["numpy", "torch"]:
+        """torch."""
+        return "torch"
 
     @property
     def thresholds(self) -> tuple[float, ...]:

@@ -118,7 +118,7 @@ def test_blend_answers_what_predict_answers(tmp_path_factory):
     blend = blend_dir(tmp_path_factory, num_labels=2)
     engine = load_engine(blend)
     values = engine.classify(TEXTS)
-    assert (engine.runtime, engine.kind, engine.is_calibrated) == ("torch", "blend", True)
+    assert (engine.runtime, engine.kind, engine.is_calibrated) == ("numpy", "blend", True)
     assert probabilities(values) == pytest.approx(expected(blend, TEXTS), abs=1e-6)
     assert engine.explain(TEXTS[0])["label"] == values[0]["label"]
     told = load_engine(blend, runtime="onnx").note

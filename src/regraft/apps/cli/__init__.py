@@ -153,7 +153,7 @@ _COMMANDS: dict[str, Callable[..., None] | dict[str, Callable[..., None]]] = {
 # that they read holds no network.
 _TRAINING = {
     *("demo", "fit", "pretrain", "import", "finetune", "compare", "generate", "fill", "export"),
-    *("studio", "attention", "picture", "bench"),
+    *("studio", "attention", "picture", "params", "bench"),
 }
 _GROUP_HELP = {
     "data": "Check data before using it; fix labels; fetch corpora.",

@@ -43,7 +43,7 @@ class Engine:
     fingerprint: str
     kind: str
     labels: tuple[str, ...]
-    runtime: Literal["onnxruntime", "torch"]
+    runtime: Literal["numpy", "onnxruntime", "torch"]
     is_calibrated: bool
     classifier: Classifier
     original: Classifier
@@ -104,7 +104,7 @@ def load_engine(run_dir: Path, *, runtime: Runtime = "auto", progress: Progress 
         fingerprint=before,
         kind=original.kind,
         labels=original.labels,
-        runtime="torch" if answering is original else "onnxruntime",
+        runtime=original.computed_by if answering is original else "onnxruntime",
         is_calibrated=original.is_calibrated,
         classifier=answering,
         original=original,

@@ -159,7 +159,7 @@ def _exactness(engine: Engine) -> str:
     calibrated = "calibrated" if engine.is_calibrated else "as training left them, not calibrated"
     exact = f" and differ from torch's by at most {engine.difference:.1e}"
     return (
-        f"Probabilities are {calibrated}{exact * (engine.runtime != 'torch')}."
+        f"Probabilities are {calibrated}{exact * (engine.runtime == 'onnxruntime')}."
         f"{f' {engine.note}' if engine.note else ''}"
     )
 
