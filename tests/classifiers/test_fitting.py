@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Recorder
+from tampering import change_facts
 from typer.testing import CliRunner
 
 from regraft.apps.cli import app
@@ -353,9 +354,10 @@ def test_fit_is_repeated_from_its_folder(fitted, files, settings, tmp_path):
         fit_again(out, out=tmp_path / "other", train=files["valid"])
     with pytest.raises(DataError, match="run to repeat: valid"):
         fit_again(out, out=tmp_path / "other", valid=files["valid"])
-    unfinished = tmp_path / "again" / "bases" / "0"
+    shutil.copytree(out, tmp_path / "copy")
+    change_facts(tmp_path / "copy" / "run.json", status="training")
     with pytest.raises(RunFolderError, match="is no finished run of `regraft fit`"):
-        fit_again(unfinished, out=tmp_path / "other")
+        fit_again(tmp_path / "copy", out=tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
 

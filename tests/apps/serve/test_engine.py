@@ -60,6 +60,7 @@ def test_onnxruntime_reads_a_long_text_in_windows_as_predict_does(tmp_path):
     settings = json.loads((run_dir / "config.json").read_text())
     settings["data"]["windows"] = 3
     write_json(run_dir / "config.json", settings)
+    accept_files(run_dir)
     texts = [TEXTS[0], " ".join(TEXTS), TEXTS[1]]
     with unchecked():
         engine = load_engine(run_dir, runtime="onnx")
