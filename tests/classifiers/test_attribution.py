@@ -7,6 +7,7 @@ import pytest
 import torch
 from captum.attr import LayerIntegratedGradients
 from random_runs import write_run
+from tampering import accept_files
 from tiny_blends import blend_dir
 from torch import nn
 
@@ -168,6 +169,7 @@ def test_text_in_several_windows_is_explained_by_leaving_words_out(tmp_path):
     settings = json.loads((run / "config.json").read_text())
     settings["data"]["windows"] = 3
     write_json(run / "config.json", settings)
+    accept_files(run)
     explainer = Explainer.load(run)
     assert explainer.explain("a dull plot").method == "integrated-gradients"
     long = " ".join(["her style is dull"] * 8)
