@@ -1,5 +1,6 @@
 """Terms, counts and values equal those of scikit-learn's vectorisers, for any Unicode."""
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -114,3 +115,12 @@ def test_texts_without_words_are_refused(texts):
 def test_impossible_settings_are_refused(fields):
     with pytest.raises(ValueError, match="term"):
         Vectoriser(**{"terms": ["a"], **fields})
+
+
+@pytest.mark.parametrize("analyzer", ["word", "char_wb"])
+def test_used_vectoriser_travels_to_another_process(analyzer):
+    texts = ["a dull plot", "a fine plot"]
+    vectoriser, rows = fit_vectoriser(texts, analyzer=analyzer, ngram_range=(1, 2))
+    vectoriser.transform(texts)
+    copied = pickle.loads(pickle.dumps(vectoriser))
+    np.testing.assert_array_equal(copied.transform(texts).toarray(), rows.toarray())

@@ -10,7 +10,7 @@ import re
 import threading
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -54,6 +54,10 @@ class Vectoriser:
             raise ValueError(f"word terms are of 1 to 2 words, not of {fewest} to {most}")
         if self.idf_V is not None and self.idf_V.shape != (len(self.terms),):
             raise ValueError(f"{len(self.idf_V)} frequencies do not fit {len(self.terms)} terms")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Its fields: what it computed from them, and a lock, stay in this process."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
 
     @cached_property
     def columns(self) -> dict[str, int]:
