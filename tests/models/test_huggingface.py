@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Recorder, make_examples
+from tampering import accept_files
 from tokenizers import Tokenizer as Inner
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 from typer.testing import CliRunner
@@ -699,5 +700,6 @@ def test_swapped_tokenizer_of_a_run_is_refused(folders, splits, tmp_path):
     values = json.loads(config.read_text())
     values["model"]["architecture"]["vocab_size"] = 200
     config.write_text(json.dumps(values))
+    accept_files(tmp_path / "run")
     with pytest.raises(RunFolderError, match="but the weights have 200"):
         load_run(tmp_path / "run")

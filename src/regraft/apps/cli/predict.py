@@ -133,8 +133,8 @@ def predict(
     _check_options(out, format=format, shard=shard, resume=resume)
     check_share("--abstain-below", abstain_below)
     if out is not None:
-        format_of(out)
         output_path(out, inputs=[run, *files])
+        format_of(out)
     with output.progress(None if out is None else journal_folder(out)) as bars:
         # No bars for a few texts. A stream has them when it is longer than that.
         progress: Progress = terminal.Messages(bars) if _is_small(files) else bars
