@@ -10,6 +10,7 @@ import pytest
 import torch
 from conftest import make_examples
 from labs import write_lab
+from tampering import accept_files
 from torch import nn
 from typer.testing import CliRunner
 
@@ -231,6 +232,7 @@ def test_preset_of_a_base_that_is_unknown_is_refused(lab_dir, tmp_path, splits, 
     config = tmp_path / "base" / "config.json"
     values = json.loads(config.read_text()) | {"preset": name}
     config.write_text(json.dumps({key: value for key, value in values.items() if value}))
+    accept_files(tmp_path / "base")
     files = ["--train", splits["train"], "--valid", splits["valid"], "--test", splits["test"]]
     names = f"the preset {name!r}" if name else "no preset"
     few = ["--steps", 1, "--set", "data.max_length=24"]
