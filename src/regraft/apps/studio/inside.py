@@ -19,7 +19,7 @@ class _Asked(BaseModel):
 class Shape(_Asked):
     """The values of the sliders; without classes, those of a language model."""
 
-    preset: Literal["lab", "bert", "modern", "bag"]
+    preset: Literal["lab", "bert", "modern", "bag", "student"]
     V: int = Field(ge=2, le=1_000_000)
     d: int = Field(ge=2, le=16_384)
     L: int = Field(ge=0, le=256)
