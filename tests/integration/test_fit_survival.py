@@ -23,8 +23,9 @@ SMALL = {
     "objective.group_size": 4,
 }
 NUM_KILLS = 4
-# What differs between two runs that are otherwise equal.
-TIMES = {"seconds", "created", "launch", "run_dir", "tokens_per_second"}
+# What differs between two runs that are otherwise equal: times, places, and the checksums of JSON
+# that holds them. The files themselves are compared.
+TIMES = {"seconds", "created", "launch", "run_dir", "tokens_per_second", "checksum", "files"}
 
 
 @pytest.fixture
@@ -101,4 +102,5 @@ def test_kills_at_random_moments_and_a_busy_machine_change_nothing(tmp_path, com
             process.wait()
     straight = content(tmp_path / "straight")
     assert content(tmp_path / "killed") == straight
-    assert sum(name.endswith(".safetensors") for name in straight) >= 6
+    # The three members; the bases are folded into one of them.
+    assert sum(name.endswith(".safetensors") for name in straight) == 3

@@ -270,6 +270,7 @@ def _fit(
     )
     if (finished := read_finished(folder)) is not None:
         _remove_leftovers(folder)  # a crash may have come before
+        clock.remove()
         progress.say(f"{folder.run_dir} is complete already.")
         return finished
     clock.save()
