@@ -4,14 +4,18 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from regraft.classifiers.blend import Blend
 from regraft.classifiers.fitting import fit
+from regraft.classifiers.folded import FoldedModel, FoldedSpace, row_index
+from regraft.classifiers.logistic import fit_in_space
 from regraft.classifiers.tfidf import fit_latent, fit_linear
 from regraft.config.resolution import resolve
 from regraft.data.synthetic import synthetic_reviews
 from regraft.data.text.records import labels_of
+from regraft.data.tokens.tokenizer import Tokenizer
 from regraft.data.tokens.training import train_tokenizer
 from regraft.training.run_folder import RunInfo
 
@@ -45,14 +49,14 @@ def blend_dir(factory: pytest.TempPathFactory, *, num_labels: int) -> Path:
 
 
 def light_blend(num_labels: int = 2) -> Blend:
-    """Two members that count words, and no base: what a machine without torch can read."""
+    """Members that count words, one with a table of random rows: read without torch."""
     reviews = synthetic_reviews(num_documents=90, seed=3)
     examples = [
         replace(review, label=review.label if num_labels == 2 or row % 3 else "so so")
         for row, review in enumerate(reviews)
     ]
     labels = labels_of(examples)
-    weights = {"linear": 0.6, "latent": 0.4}
+    weights = {"linear": 0.5, "latent": 0.3, "features": 0.2}
     result = {
         "labels": list(labels.names),
         "weights": weights,
@@ -61,12 +65,27 @@ def light_blend(num_labels: int = 2) -> Blend:
     }
     settings = resolve("pretrain", preset="bag", overrides=TINY_BAG)
     texts = [review.text for review in reviews]
+    tokenizer = train_tokenizer(texts, settings=settings.tokenizer)
+    space = random_space(tokenizer, max_length=settings.data.max_length)
     return Blend(
         info=RunInfo(kind="blend", status="complete", labels=labels.names, result=result),
         settings=settings,
-        tokenizer=train_tokenizer(texts, settings=settings.tokenizer),
+        tokenizer=tokenizer,
         by_name={
             "linear": fit_linear(examples, None, labels=labels),
             "latent": fit_latent(examples, None, labels=labels, texts=texts),
+            "features": FoldedModel(fit_in_space(space, examples, None, labels=labels), space),
         },
     )
+
+
+def random_space(tokenizer: Tokenizer, *, max_length: int) -> FoldedSpace:
+    """A row for every token, none for pairs."""
+    index = row_index(
+        tokenizer,
+        token_ids=np.arange(tokenizer.vocab_size, dtype=np.int32),
+        pair_keys=np.zeros(0, dtype=np.int64),
+        max_length=max_length,
+    )
+    table_RK = np.random.default_rng(5).integers(-127, 128, (index.num_rows, 24)).astype(np.int8)
+    return FoldedSpace(tokenizer, index, table_RK, np.full(index.num_rows, 0.01, dtype=np.float32))

@@ -6,6 +6,7 @@ R rows of the table, K dimensions, U rows that a batch reads, C classes.
 """
 
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -157,13 +158,11 @@ class FoldedSpace:
         self, texts: Sequence[str], *, progress: Progress = SILENT
     ) -> Float[np.ndarray, "N K"]:
         """One vector of length 1 per text; zeros for a text that reads no row."""
-        import joblib
-
         vectors_NK = np.zeros((len(texts), self.table_RK.shape[1]), dtype=np.float32)
         batches = list(_batches(texts))
         progress.start(f"read {len(texts):,} texts", total=len(texts))
         try:
-            with ThreadPoolExecutor(min(int(joblib.cpu_count()), max(len(batches), 1))) as threads:
+            with ThreadPoolExecutor(min(os.cpu_count() or 1, max(len(batches), 1))) as threads:
                 parts = threads.map(lambda batch: self._sums(texts[batch]), batches)
                 for batch, sums_NK in zip(batches, parts, strict=True):
                     vectors_NK[batch] = unit_length(sums_NK)
