@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 import typer
 from conftest import make_examples, write_examples
@@ -46,8 +48,11 @@ TOOLS += ("curl ", "ln -s ")
 ELSEWHERE = {
     "bench": "training/test_benchmark.py",
     "course": "apps/course/test_questions.py",
+    "data clean": "apps/cli/test_cli.py",
     "data fetch": "data/test_corpora.py",
     "demo": "apps/test_demo.py",
+    "distill": "classifiers/test_distillation.py",
+    "export runs/blend": "apps/cli/test_export.py",
     "fit --from": "classifiers/test_fitting.py",
     "import": "training/test_bases.py",
     "serve": "apps/serve/test_serve.py",
@@ -301,7 +306,9 @@ def desk(tmp_path_factory, shared_base, shared_classifier):
         csv.writer(file).writerows([["text"], *rows])
     for name in ("runs/base", "base"):
         shutil.copytree(shared_base, folder / name)
-    names = ("reviews", "grafted", "best", "tickets", "demo/classifier")
+    (folder / "my.key").write_bytes(bytes(range(32)))
+    pyarrow.parquet.write_table(pyarrow.csv.read_csv(folder / "new.csv"), folder / "big.parquet")
+    names = ("reviews", "grafted", "best", "tickets", "student", "demo/classifier")
     for name in names:
         shutil.copytree(shared_classifier, folder / "runs" / name)
     for seed, name in enumerate(("pairs", "pairs-test"), start=20):
@@ -322,6 +329,7 @@ def desk(tmp_path_factory, shared_base, shared_classifier):
         shutil.copy(shared_base / "tokenizer.json", folder / name)
     command = ["tokenize", "reviews.txt", "--tokenizer", "tokenizer.json", "--out", "tokens"]
     _invoke(command, folder=folder)
+    _invoke(["verify", "runs/reviews", "--key", "my.key", "--sign"], folder=folder)
     return folder
 
 
