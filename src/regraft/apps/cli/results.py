@@ -357,9 +357,10 @@ def show_fitted(result: "FitResult", *, tested: "Comparison | None") -> None:
             scores.append(_percent(on_test[name]))
         weight = "" if score.weight is None else f"{score.weight:.2f}"
         seconds = result.seconds if score.weight is None else score.seconds
-        title = f"{name}: {FIT_MEMBERS[name]}"
-        rows.append((title, *scores, weight, duration(seconds)))
+        rows.append((name, *scores, weight, duration(seconds)))
     terminal.show_table(heads, rows, right=heads[1:])
+    for name in result.scores:
+        terminal.show_line(f"{name}: {FIT_MEMBERS[name]}")
     alike = "" if result.num_alike is None else f" ({result.num_alike:,} like the labelled ones)"
     terminal.show_line(
         f"{result.num_train:,} labels, {result.num_documents:,} documents of {result.num_tokens:,} "

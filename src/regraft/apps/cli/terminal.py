@@ -215,12 +215,13 @@ def show_table(
     from rich.text import Text
 
     table = Table(title=Text(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD)
+    # One column is wrapped: the last, or the first if the last holds numbers. Numbers stay whole.
+    wrapped = columns[0] if columns[-1] in right else columns[-1]
     for column in columns:
-        # Only the last column is wrapped.
         table.add_column(
             Text(column),
             justify="right" if column in right else "left",
-            no_wrap=column != columns[-1],
+            no_wrap=column != wrapped,
             overflow="fold",
         )
     for row in rows:
