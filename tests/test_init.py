@@ -71,3 +71,14 @@ def test_version_is_the_installed_one() -> None:
     from importlib.metadata import version
 
     assert regraft.__version__ == version("regraft")
+
+
+def test_functions_fit_a_screen() -> None:
+    too_long = {
+        f"{path.relative_to(SOURCE)}: {node.name}"
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno - node.lineno >= 80
+    }
+    assert too_long == set()

@@ -550,10 +550,7 @@ def train_classifier(
             "losses": losses,
         },
         name="fine-tune",
-        note=lambda record: (
-            f"epoch {record.epoch + 1}  loss {record.loss:.3f}  "
-            f"valid {history[-1].valid_accuracy:.1%}"
-        ),
+        note=lambda record: _note(record.epoch, record.loss, valid=history[-1]),
         progress=progress,
     ):
         losses.append(record.loss)
@@ -565,6 +562,10 @@ def train_classifier(
     put(model, state.copies.get(BEST, state.copies.get(MEAN, {})))
     if adapters is not None:
         merge_adapters(adapters)
+
+
+def _note(epoch: int, loss: float, *, valid: EpochRecord) -> str:
+    return f"epoch {epoch + 1}  loss {loss:.3f}  valid {valid.valid_accuracy:.1%}"
 
 
 def _as_kept(state: TrainState) -> contextlib.AbstractContextManager[None]:

@@ -269,8 +269,7 @@ def _fit(
         progress=progress,
     )
     if (finished := read_finished(folder)) is not None:
-        _remove_leftovers(folder)  # a crash may have come before
-        clock.remove()
+        _remove_leftovers(folder, clock)  # a crash may have come before
         progress.say(f"{folder.run_dir} is complete already.")
         return finished
     clock.save()
@@ -308,45 +307,28 @@ def _fit(
     )
     if features is not None:
         members["features"] = features
-    judged = watched or examples
-    held_out = HeldOut(members, labels.targets(judged), seed=settings.train.seed)
-    weights, temperature = held_out.weights()
-    issues = find_label_issues(judged, held_out.blend_NC, labels=labels)
-    write_label_issues(folder.run_dir / ISSUES_NAME, issues)
-    progress.say("Measuring how the score grows with the number of labels.")
-    curve = () if watched else label_curve(held_out, [e.text for e in examples], weights=weights)
-    coverage = coverage_curve(held_out.blend_NC, held_out.targets_N)
-    for name, member in members.items():
-        member.save(member_dir(folder.run_dir, name))
-    result = FitResult(
-        run_dir=str(folder.run_dir),
-        labels=labels.names,
-        num_train=len(examples),
-        num_valid=len(watched),
-        num_documents=corpus.store.num_documents,
-        num_tokens=corpus.store.num_tokens,
-        num_alike=None if corpus.domain is None else corpus.num_documents,
-        num_bases=len(passes),
+    result = _judge(
+        members,
+        corpus=corpus,
+        examples=examples,
+        watched=watched,
+        folder=folder,
+        seed=settings.train.seed,
         passes=passes,
-        scores=held_out.scores(weights),
-        weights=weights,
-        temperature=temperature,
-        num_label_issues=len(issues),
-        abstain_below=abstention.threshold(coverage, num_examples=len(judged), progress=progress),
-        coverage=thinned(coverage),
-        label_curve=curve,
-        minutes=limit.minutes,
-        seconds=clock.seconds,
+        limit=limit,
         files=files,
+        abstention=abstention,
+        clock=clock,
+        progress=progress,
     )
     folder.complete(result.to_dict())
-    clock.remove()
-    _remove_leftovers(folder)
+    _remove_leftovers(folder, clock)
     return result
 
 
-def _remove_leftovers(folder: RunFolder) -> None:
-    """Remove what only the making of a classifier needs: tokens, and bases that are folded."""
+def _remove_leftovers(folder: RunFolder, clock: Clock) -> None:
+    """Remove what only the making of a classifier needs: clock, tokens, bases that are folded."""
+    clock.remove()
     shutil.rmtree(folder.tokens_dir, ignore_errors=True)
     features_dir = member_dir(folder.run_dir, "features")
     if features_dir.exists() and read_member_kind(features_dir) == FoldedModel.kind:
@@ -399,6 +381,55 @@ def _read_corpus(
     )
     write_view(alike, tokenizer=tokenizer, store_dir=tokens_dir / "alike")
     return _Corpus(paths, store, tokens_dir / "alike", alike.num_documents, domain)
+
+
+def _judge(
+    members: dict[str, RegressionModel],
+    *,
+    corpus: _Corpus,
+    examples: Sequence[Example],
+    watched: Sequence[Example],
+    folder: RunFolder,
+    seed: int,
+    passes: list[float],
+    limit: FitLimit,
+    files: dict[str, list[str]],
+    abstention: Abstention,
+    clock: Clock,
+    progress: Progress,
+) -> FitResult:
+    """Weigh the members by their held-out predictions, and save them; what `fit` reports."""
+    labels, judged = labels_of(examples), watched or examples
+    held_out = HeldOut(members, labels.targets(judged), seed=seed)
+    weights, temperature = held_out.weights()
+    issues = find_label_issues(judged, held_out.blend_NC, labels=labels)
+    write_label_issues(folder.run_dir / ISSUES_NAME, issues)
+    progress.say("Measuring how the score grows with the number of labels.")
+    curve = () if watched else label_curve(held_out, [e.text for e in examples], weights=weights)
+    coverage = coverage_curve(held_out.blend_NC, held_out.targets_N)
+    for name, member in members.items():
+        member.save(member_dir(folder.run_dir, name))
+    return FitResult(
+        run_dir=str(folder.run_dir),
+        labels=labels.names,
+        num_train=len(examples),
+        num_valid=len(watched),
+        num_documents=corpus.store.num_documents,
+        num_tokens=corpus.store.num_tokens,
+        num_alike=None if corpus.domain is None else corpus.num_documents,
+        num_bases=len(passes),
+        passes=passes,
+        scores=held_out.scores(weights),
+        weights=weights,
+        temperature=temperature,
+        num_label_issues=len(issues),
+        abstain_below=abstention.threshold(coverage, num_examples=len(judged), progress=progress),
+        coverage=thinned(coverage),
+        label_curve=curve,
+        minutes=limit.minutes,
+        seconds=clock.seconds,
+        files=files,
+    )
 
 
 def _fit_features(

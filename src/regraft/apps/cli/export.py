@@ -61,24 +61,7 @@ def export(
       regraft export runs/blend --format hf --text reviews.txt --out exports/blend
       regraft export runs/reviews --format onnx --int8 --data valid.csv --out exports/onnx
     """
-    if format == "hf" and int8:
-        raise ConfigError(
-            "--int8 belongs to --format onnx.",
-            "A Hugging Face folder is exact.",
-            remedy="Omit --int8, or use --format onnx.",
-        )
-    if data is not None and not int8:
-        raise ConfigError(
-            f"--data {data} would not be used.",
-            "It measures the accuracy of --int8.",
-            remedy="Add --format onnx --int8, or omit --data.",
-        )
-    if minutes is not None and not text:
-        raise ConfigError(
-            f"--minutes {minutes:g} would not be used.",
-            "It is the time budget of a student.",
-            remedy="Add --text FILE, or omit --minutes.",
-        )
+    _check_options(format, int8=int8, data=data, text=text, minutes=minutes)
     with output.progress() as progress:
         if text:
             run = _student(run, text, out=out, minutes=minutes, progress=progress)
@@ -99,6 +82,35 @@ def export(
                 progress=progress,
             )
     output.show(result, lambda: _show(result))
+
+
+def _check_options(
+    format: str,
+    *,
+    int8: bool,
+    data: Path | None,
+    text: list[Path] | None,
+    minutes: float | None,
+) -> None:
+    """Refuse options that the others leave without effect."""
+    if format == "hf" and int8:
+        raise ConfigError(
+            "--int8 belongs to --format onnx.",
+            "A Hugging Face folder is exact.",
+            remedy="Omit --int8, or use --format onnx.",
+        )
+    if data is not None and not int8:
+        raise ConfigError(
+            f"--data {data} would not be used.",
+            "It measures the accuracy of --int8.",
+            remedy="Add --format onnx --int8, or omit --data.",
+        )
+    if minutes is not None and not text:
+        raise ConfigError(
+            f"--minutes {minutes:g} would not be used.",
+            "It is the time budget of a student.",
+            remedy="Add --text FILE, or omit --minutes.",
+        )
 
 
 def _student(

@@ -60,6 +60,26 @@ def evaluate(
     note_score(run, file, data=data)
 
 
+_TableOut = Annotated[
+    Path | None,
+    option(
+        "--out",
+        "File to write (default: stdout): .csv .tsv .jsonl .parquet or .xlsx, by its name.",
+        "FILE",
+    ),
+]
+_Cluster = Annotated[
+    str | None,
+    option(
+        "--cluster", "Dask scheduler whose workers predict, such as tcp://host:8786.", "ADDRESS"
+    ),
+]
+_TopK = Annotated[
+    int | None,
+    option("--top-k", "Write the K most probable labels, not the probability of all.", "K", min=1),
+]
+
+
 @options.grouped
 def predict(
     run: options.RunFolder,
@@ -71,14 +91,7 @@ def predict(
         Literal["csv", "tsv", "jsonl"] | None,
         option("--format", "Format on stdout (default: csv)."),
     ] = None,
-    out: Annotated[
-        Path | None,
-        option(
-            "--out",
-            "File to write (default: stdout): .csv .tsv .jsonl .parquet or .xlsx, by its name.",
-            "FILE",
-        ),
-    ] = None,
+    out: _TableOut = None,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Continue a command that was stopped; begin if none was."),
@@ -87,21 +100,9 @@ def predict(
         str,
         typer.Option("--shard", metavar="I/N", help="Write only the part of job I of N."),
     ] = "1/1",
-    cluster: Annotated[
-        str | None,
-        option(
-            "--cluster",
-            "Dask scheduler whose workers predict, such as tcp://host:8786.",
-            "ADDRESS",
-        ),
-    ] = None,
+    cluster: _Cluster = None,
     abstain_below: options.AbstainBelow = None,
-    top_k: Annotated[
-        int | None,
-        option(
-            "--top-k", "Write the K most probable labels, not the probability of all.", "K", min=1
-        ),
-    ] = None,
+    top_k: _TopK = None,
     pair_column: options.PairColumn = None,
     *,
     reading: options.TextReading,
