@@ -444,3 +444,14 @@ def test_python_blocks_run(page, desk, tmp_path, monkeypatch):
     for block in blocks(page):
         if block.language == "python" and not block.is_marked:
             exec(compile(block.text, page.name, "exec"), names)
+
+
+def test_image_copies_what_is_there_and_installs_no_training_stack():
+    lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    copied = [word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]]
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert copied
+    for name in copied:
+        assert (ROOT / name).exists(), name
+        assert f"!{name}" in ignored
+    assert any("'.[serve]'" in line for line in lines)
