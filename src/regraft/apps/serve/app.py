@@ -5,14 +5,18 @@ has a status and the three parts of our errors.
 """
 
 import asyncio
+import base64
 import contextlib
+import hashlib
 import hmac
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.metadata import version
+from importlib.resources import files
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response, Security
-from fastapi.responses import JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
@@ -138,6 +142,7 @@ def build_app(
     key_refusals = {} if api_key is None else _refusals(401)
     app.include_router(_text_routes(queue, limits=limits, more=key_refusals), **guarded)
     app.include_router(_state_routes(queue, reloader=reloader))
+    app.include_router(_page_route())
 
     @app.get(
         "/metrics",
@@ -149,7 +154,15 @@ def build_app(
         """Counts for Prometheus."""
         return Response(metrics.written(queue), media_type=CONTENT_TYPE)
 
-    routes = ("/v1/classify", "/v1/explain", "/healthz", "/readyz", "/metrics", "/openapi.json")
+    routes = (
+        "/",
+        "/v1/classify",
+        "/v1/explain",
+        "/healthz",
+        "/readyz",
+        "/metrics",
+        "/openapi.json",
+    )
     app.add_middleware(Counting, metrics=metrics, routes=routes)
     return app
 
@@ -216,6 +229,28 @@ def _state_routes(queue: BatchQueue, *, reloader: Reloader | None) -> APIRouter:
             trouble=None if reloader is None else reloader.trouble,
         )
         return JSONResponse(state.model_dump(), status_code=200 if state.is_ready else 503)
+
+    return router
+
+
+def _page_route() -> APIRouter:
+    """A page to try texts on. It asks this server only: its policy allows nothing else."""
+    router = APIRouter()
+    page = (files("regraft.apps.serve") / "static" / "index.html").read_text(encoding="utf-8")
+    hashes = [
+        "'sha256-" + base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() + "'"
+        for name in ("style", "script")
+        for part in re.findall(f"<{name}>(.*?)</{name}>", page, re.DOTALL)
+    ]
+    policy = "default-src 'none'; connect-src 'self'; style-src {}; script-src {}"
+    headers = {
+        "Content-Security-Policy": policy.format(*hashes) + "; frame-ancestors 'none'",
+        "X-Content-Type-Options": "nosniff",
+    }
+
+    @router.get("/", include_in_schema=False)
+    async def read_page() -> Response:
+        return HTMLResponse(page, headers=headers)
 
     return router
 
