@@ -5,24 +5,31 @@
 
 `noise`: precision of label issues with 10 % of the labels wrong, and accuracy after applying them.
 `answers`: calibration error, accuracy when asked for 95 %, and the forecast for twice the labels.
+`update`: 100 labels and one class added to a run, against a new fit of all labels; with bases.
 
-The members are linear and latent (the space of the latent one is made of the texts that are not
-drawn); there are no bases, so that a run takes seconds. A seed draws train and test.
+In the first two, the members are linear and latent (the space of the latent one is made of the
+texts that are not drawn); there are no bases, so that a run takes seconds. A seed draws train and
+test.
 """
 
 import argparse
 import dataclasses
 import json
+import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from regraft.classifiers.base import load_classifier
+from regraft.classifiers.fitting import fit
 from regraft.classifiers.held_out import HeldOut, find_label_issues
 from regraft.classifiers.learning_curve import label_curve
 from regraft.classifiers.logistic import RegressionModel, fit_in_space
 from regraft.classifiers.tfidf import LatentModel, LatentSpace, fit_linear, fit_space
+from regraft.classifiers.updating import fit_update
 from regraft.classifiers.weights import blended
 from regraft.config import resolve
 from regraft.data import (
@@ -49,6 +56,10 @@ NUM_TEST = 1_000
 NUM_TEXTS = 2_000
 FIRST = 100
 TARGET = 0.95
+# Of `update`.
+NUM_ADDED = 100
+NUM_UNLABELLED = 8_000
+NUM_BASES = 4
 
 Row = dict[str, float | str | int]
 
@@ -225,7 +236,59 @@ def answers(corpus: str, seed: int, size: int) -> list[Row]:
     return [row]
 
 
-PARTS: dict[str, Callable[[str, int, int], list[Row]]] = {"noise": noise, "answers": answers}
+def update(corpus: str, seed: int, size: int) -> list[Row]:
+    """`size` labels without one class, then 100 more with it: by an update, and by a new fit."""
+    by = drawn(corpus, seed=seed)
+    train = by.train(size + NUM_ADDED)
+    new_class = by.labels[seed % len(by.labels)]
+    known = [example for example in train if example.label != new_class][:size]
+    texts = {example.text for example in known}
+    added = [example for example in train if example.text not in texts][:NUM_ADDED]
+    texts |= {example.text for example in train}
+    rest = [example for example in by.pool if example.text not in texts][:NUM_UNLABELLED]
+    row: Row = {"corpus": corpus, "seed": seed, "before": len(known), "added": len(added)}
+    row |= {"of the new class": sum(example.label == new_class for example in added)}
+    settings = resolve("pretrain", preset="bag", overrides={"train.seed": seed})
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        parts = {"known": known, "added": added, "all": [*known, *added], "text": rest}
+        paths = {part: folder / f"{part}.jsonl" for part in parts}
+        for part, examples in parts.items():
+            lines = [json.dumps({"text": e.text, "label": e.label}) + "\n" for e in examples]
+            paths[part].write_text("".join(lines), encoding="utf-8")
+
+        def run(out: str, labelled: str) -> None:
+            fit(
+                [paths["text"]],
+                train=paths[labelled],
+                out=folder / out,
+                settings=settings,
+                bases=NUM_BASES,
+            )
+
+        run("known", "known")
+        jobs: dict[str, Callable[[], object]] = {
+            "update": lambda: fit_update(
+                folder / "known", train=paths["added"], out=folder / "update"
+            ),
+            "new fit": lambda: run("new fit", "all"),
+        }
+        test, targets_N = [example.text for example in by.test], by.labels.targets(by.test)
+        for job, start in jobs.items():
+            began = time.perf_counter()
+            start()
+            row[f"{job} seconds"] = round(time.perf_counter() - began, 1)
+            model = load_classifier(folder / job)
+            assert model.labels == tuple(by.labels.names)
+            row[job] = accuracy(model.predict_proba(test).argmax(axis=1), targets_N)
+    return [row]
+
+
+PARTS: dict[str, Callable[[str, int, int], list[Row]]] = {
+    "noise": noise,
+    "answers": answers,
+    "update": update,
+}
 
 
 def main() -> None:

@@ -84,6 +84,7 @@ def test_folder_holds_members_no_bases_and_no_pickle(fitted):
         "tokenizer.json",
         "plan.json",
         "label_issues.csv",
+        "examples.jsonl",
         "members",
     }
     assert result.num_bases == 3

@@ -57,15 +57,11 @@ def run_dir(files: dict[str, Path]) -> Path:
     return folder
 
 
-def scored(run_dir: Path, files: dict[str, Path], *, test: Path, texts: list[Path]) -> Comparison:
-    return compare_fitted(run_dir, train=files["train"], test=test, texts=texts)
-
-
 def test_blend_is_compared_with_its_members(
     run_dir: Path, files: dict[str, Path], tmp_path: Path
 ) -> None:
     test = write_lines(tmp_path / "test.jsonl", reviews(30, seed=4))
-    found = scored(run_dir, files, test=test, texts=[files["text"]])
+    found = compare_fitted(run_dir, test=test, texts=[files["text"]])
     assert [arm.name for arm in found.arms] == ["blend", "linear", "latent", "features"]
     assert [arm.role for arm in found.arms] == ["base", "rival", "rival", "base"]
     blend = load_classifier(run_dir)
@@ -83,16 +79,14 @@ def test_blend_is_compared_with_its_members(
     assert Comparison.from_dict(comparison_to_dict(found)) == found
 
 
-def test_reading_the_labels_again_is_one_opening(
-    run_dir: Path, files: dict[str, Path], tmp_path: Path
-) -> None:
+def test_reading_the_labels_again_is_one_opening(run_dir: Path, tmp_path: Path) -> None:
     test = write_lines(tmp_path / "test.jsonl", reviews(30, seed=5))
     for _ in range(2):
-        assert len(scored(run_dir, files, test=test, texts=[]).openings) == 1
+        assert len(compare_fitted(run_dir, test=test, texts=[]).openings) == 1
     ledger = run_dir.parent / "openings.json"
     before = ledger.read_text()
     ledger.write_text("{")  # damaged: the score is not lost for it
-    assert len(scored(run_dir, files, test=test, texts=[]).openings) == 1
+    assert len(compare_fitted(run_dir, test=test, texts=[]).openings) == 1
     ledger.write_text(before)
 
 
@@ -104,10 +98,10 @@ def test_leaks_and_repeats_decide_nothing(
     text = tmp_path / "text.txt"
     text.write_text(new[0]["text"] + " nearly\n", encoding="utf-8")
     test = write_lines(tmp_path / "test.jsonl", [*new, *learned[:20], *new[5:15]])
-    found = scored(run_dir, files, test=test, texts=[text])
+    found = compare_fitted(run_dir, test=test, texts=[text])
     assert (found.num_test, found.num_test_leaks, found.num_text_leaks) == (70, 20, 1)
     assert found.num_deciding == 39
-    alone = scored(run_dir, files, test=write_lines(tmp_path / "unseen.jsonl", new[1:]), texts=[])
+    alone = compare_fitted(run_dir, test=write_lines(tmp_path / "unseen.jsonl", new[1:]), texts=[])
     assert alone.warnings == ()
     for arm, clean in zip(found.arms, alone.arms, strict=True):
         assert arm.deciding == clean.test_accuracy
@@ -119,7 +113,7 @@ def test_leaks_and_repeats_decide_nothing(
 
 def test_test_file_that_was_trained_on_is_refused(run_dir: Path, files: dict[str, Path]) -> None:
     with pytest.raises(DataError, match=r"train\.jsonl also occurs"):
-        scored(run_dir, files, test=files["train"], texts=[])
+        compare_fitted(run_dir, test=files["train"], texts=[])
 
 
 def test_fit_is_an_arm_like_any_other(

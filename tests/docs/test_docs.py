@@ -54,6 +54,7 @@ ELSEWHERE = {
     "distill": "classifiers/test_distillation.py",
     "export runs/blend": "apps/cli/test_export.py",
     "fit --from": "classifiers/test_fitting.py",
+    "fit --update": "classifiers/test_updating.py",
     "import": "training/test_bases.py",
     "serve": "apps/serve/test_serve.py",
     "studio": "apps/studio/test_studio.py",

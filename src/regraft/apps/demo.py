@@ -320,8 +320,6 @@ def _fit(
     )
     tested = compare_fitted(
         out_dir,
-        train=paths["train"],
-        valid=paths["valid"],
         test=paths["test"],
         texts=[paths["text"]],
         command=command,

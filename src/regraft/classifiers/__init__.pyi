@@ -33,11 +33,12 @@ from .finetuning import (
     without_base,
 )
 from .fit_plan import FitLimit
-from .fit_result import FitResult
+from .fit_result import FitResult, ScoreChange, Update
 from .fitting import fit, fit_again, fit_examples
 from .folded import FoldedModel, FoldedSpace
 from .folding import fold_bases
 from .journal import journal_folder
+from .kept_examples import KeptExamples
 from .logistic import RegressionModel, TunedRegression, fit_in_space, fit_regression, unit_length
 from .neural import NeuralClassifier
 from .scoring import Evaluation, LabelScore, SetEvaluation, evaluate, evaluation, score_classifier
@@ -54,6 +55,7 @@ from .tfidf import (
     fit_space,
     linear_score,
 )
+from .updating import fit_update, load_fitted
 from .weights import blended
 
 __all__ = [
@@ -73,6 +75,7 @@ __all__ = [
     "FitResult",
     "FoldedModel",
     "FoldedSpace",
+    "KeptExamples",
     "LabelScore",
     "LatentModel",
     "LatentSpace",
@@ -80,6 +83,7 @@ __all__ = [
     "NaiveBayesModel",
     "NeuralClassifier",
     "RegressionModel",
+    "ScoreChange",
     "SetEvaluation",
     "Start",
     "Stored",
@@ -88,6 +92,7 @@ __all__ = [
     "TableTask",
     "TextClassifier",
     "TunedRegression",
+    "Update",
     "blended",
     "check_share",
     "classifier_kinds",
@@ -106,12 +111,14 @@ __all__ = [
     "fit_naive_bayes",
     "fit_regression",
     "fit_space",
+    "fit_update",
     "fold_bases",
     "harmless",
     "journal_folder",
     "kept_epoch",
     "linear_score",
     "load_classifier",
+    "load_fitted",
     "load_member",
     "load_splits",
     "predict_to_file",

@@ -24,6 +24,7 @@ from regraft.classifiers.fit_plan import FitLimit
 from regraft.classifiers.fit_result import FitResult
 from regraft.classifiers.fitting import fit_examples
 from regraft.classifiers.inputs import checked_contents, checked_labels, checked_texts
+from regraft.classifiers.kept_examples import KeptExamples
 from regraft.config import SINGLE_LABEL, Task, check_task, replace, resolve
 from regraft.data import (
     VALID_SHARE,
@@ -65,6 +66,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """
 
     classifier_: Classifier
+    # Of the recipe: a saved run keeps them, so that labels can be added to it.
+    _kept: KeptExamples | None = None
 
     def __init__(
         self,
@@ -116,6 +119,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             _example(content, [f"{t:0{digits}d}" for t in each], row=row, has_sets=has_sets)
             for row, (content, each) in enumerate(zip(texts, answers, strict=True), start=1)
         ]
+        self._kept = None
         if self.base is None:
             classifier = self._fit_recipe(
                 examples,
@@ -132,6 +136,9 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             classifier = self._finetune(examples, classes=classes, progress=progress)
         self.classes_ = classes
         self.classifier_ = classifier.renamed([str(label) for label in classes])
+        if self._kept is not None:
+            names = {f"{t:0{digits}d}": str(label) for t, label in enumerate(classes)}
+            self._kept = self._kept.renamed(names, separator=classifier.data.label_separator)
         return self
 
     def predict_proba(
@@ -191,6 +198,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         folder = RunFolder(Path(run_dir))
         folder.check_free(resume=False)
         self.classifier_.save(folder.run_dir)
+        if self._kept is not None:
+            self._kept.save(folder.run_dir)
         return folder.run_dir
 
     @classmethod
@@ -246,6 +255,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 limit=FitLimit.of(minutes=self.minutes, bases=self.num_bases),
                 progress=progress,
             )
+            self._kept = KeptExamples.load(Path(folder) / "run")
             return load_classifier(Path(folder) / "run")
 
     def _finetune(

@@ -1,6 +1,7 @@
 """What `regraft fit` made, and what its held-out examples say of it."""
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,19 +11,13 @@ from regraft.runtime import duration
 from regraft.stats import CoveragePoint, Interval
 
 
-@dataclass(frozen=True)
-class FitResult:
-    """What `regraft fit` made, and its scores on held-out labels."""
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """What the held-out examples say of a blend and its members."""
 
-    run_dir: str
     labels: tuple[str, ...]
     num_train: int
     num_valid: int
-    num_documents: int
-    num_tokens: int
-    num_bases: int
-    # How often each base has seen the text.
-    passes: list[float]
     scores: dict[str, MemberScore]
     weights: dict[str, float]
     temperature: float
@@ -34,6 +29,62 @@ class FitResult:
     coverage: tuple[CoveragePoint, ...]
     # Accuracy by the number of labels, measured on parts of the folds, and forecasts.
     label_curve: tuple[LabelPoint, ...]
+
+
+@dataclass(frozen=True)
+class ScoreChange:
+    """The accuracy before and after an update, on the same texts; neither had seen them.
+
+    Before the update, texts of a new class could not be right.
+    """
+
+    texts: str
+    num_texts: int
+    before: Interval
+    after: Interval
+    # After minus before.
+    difference: Interval
+
+
+@dataclass(frozen=True)
+class Update:
+    """What `regraft fit --update` added to an earlier run, and how its score changed."""
+
+    run_dir: str
+    num_added: int
+    num_relabelled: int
+    new_labels: tuple[str, ...]
+    changes: tuple[ScoreChange, ...]
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Update":
+        """Read what became plain values."""
+        changes = (
+            {
+                **change,
+                **{name: Interval(**change[name]) for name in ("before", "after", "difference")},
+            }
+            for change in values["changes"]
+        )
+        return cls(
+            **{
+                **values,
+                "new_labels": tuple(values["new_labels"]),
+                "changes": tuple(ScoreChange(**change) for change in changes),
+            }
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitResult(Judged):
+    """What `regraft fit` made, and its scores on held-out labels."""
+
+    run_dir: str
+    num_documents: int
+    num_tokens: int
+    num_bases: int
+    # How often each base has seen the text.
+    passes: list[float]
     # The time budget; None if the number of bases was given.
     minutes: float | None
     seconds: float
@@ -41,6 +92,8 @@ class FitResult:
     num_alike: int | None = None
     # The files it was made from: `text`, `train` and `valid`.
     files: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    # What changed since the run that it updates.
+    update: Update | None = None
 
     @property
     def time_taken(self) -> str:
@@ -66,5 +119,6 @@ class FitResult:
             "scores": scores,
             "coverage": tuple(CoveragePoint(**point) for point in values["coverage"]),
             "label_curve": tuple(map(LabelPoint.from_dict, values["label_curve"])),
+            "update": None if values["update"] is None else Update.from_dict(values["update"]),
         }
         return cls(**{**values, **parts})

@@ -18,8 +18,7 @@ from regraft.classifiers.fit_plan import Clock, FitLimit, read_plan
 from regraft.classifiers.fit_result import FitResult
 from regraft.classifiers.folded import FoldedModel, FoldedSpace
 from regraft.classifiers.folding import fold_bases
-from regraft.classifiers.held_out import ISSUES_NAME, HeldOut, find_label_issues
-from regraft.classifiers.learning_curve import label_curve
+from regraft.classifiers.judging import judge
 from regraft.classifiers.logistic import RegressionModel, fit_in_space
 from regraft.classifiers.storage import read_member_kind
 from regraft.classifiers.tfidf import fit_latent, fit_linear
@@ -43,13 +42,11 @@ from regraft.data import (
     read_documents,
     source_fingerprint,
     train_tokenizer,
-    write_label_issues,
     write_store,
     write_view,
 )
 from regraft.errors import ConfigError, DataError, RunFolderError
 from regraft.runtime import SILENT, Progress, num_processes
-from regraft.stats import coverage_curve, thinned
 from regraft.training import RunFolder, RunInfo, load_run, open_run, read_info, read_settings
 
 # Fewer labels cannot show which member is better.
@@ -125,6 +122,12 @@ def fit_again(
             f"{like} is no finished run of `regraft fit`.",
             "Only such a run can be repeated.",
             remedy="Check the path of --from; an unfinished run goes on with --resume.",
+        )
+    if before.update is not None:
+        raise RunFolderError(
+            f"{like} was made by --update.",
+            "Only a fit from the start can be repeated.",
+            remedy=f"Repeat that of {before.update.run_dir}, then update it.",
         )
     valid_files = [valid] if valid is not None else before.files["valid"]
     return _fit_files(
@@ -206,7 +209,7 @@ def fit_examples(
             remedy="Start it without torchrun; `regraft pretrain` runs in many.",
         )
     abstention.check()
-    _check_examples(examples, watched)
+    check_examples(examples, watched)
     for warning in label_warnings(examples):
         progress.say(f"Warning: {labelled}: {warning}")
     with open_run(out, resume=resume) as (folder, resume):
@@ -224,7 +227,8 @@ def fit_examples(
         )
 
 
-def _check_examples(examples: Sequence[Example], watched: Sequence[Example]) -> None:
+def check_examples(examples: Sequence[Example], watched: Sequence[Example]) -> None:
+    """Raise DataError if there are too few examples, in all or of a class."""
     check_trainable(examples)
     source = examples[0].source
     if len(examples) < FEWEST_LABELS:
@@ -281,6 +285,58 @@ def _fit(
         settings=settings,
         progress=progress,
     )
+    members, passes = _fit_all(
+        corpus,
+        examples=examples,
+        watched=watched,
+        labels=labels,
+        folder=folder,
+        tokenizer=tokenizer,
+        settings=settings,
+        limit=limit,
+        clock=clock,
+        progress=progress,
+    )
+    judged = judge(
+        members,
+        examples=examples,
+        watched=watched,
+        run_dir=folder.run_dir,
+        seed=settings.train.seed,
+        abstention=abstention,
+        progress=progress,
+    )
+    result = FitResult(
+        **vars(judged),
+        run_dir=str(folder.run_dir),
+        num_documents=corpus.store.num_documents,
+        num_tokens=corpus.store.num_tokens,
+        num_alike=None if corpus.domain is None else corpus.num_documents,
+        num_bases=len(passes),
+        passes=passes,
+        minutes=limit.minutes,
+        seconds=clock.seconds,
+        files=files,
+    )
+    folder.complete(result.to_dict())
+    _remove_leftovers(folder, clock)
+    return result
+
+
+def _fit_all(
+    corpus: "_Corpus",
+    *,
+    examples: Sequence[Example],
+    watched: Sequence[Example],
+    labels: Labels,
+    folder: RunFolder,
+    tokenizer: Tokenizer,
+    settings: Settings,
+    limit: FitLimit,
+    clock: Clock,
+    progress: Progress,
+) -> tuple[dict[str, RegressionModel], list[float]]:
+    """(all members, passes of each base over the text)."""
     # Bases come last but one, so that they get all the time that the others leave.
     members = _fit_members(
         corpus,
@@ -307,23 +363,7 @@ def _fit(
     )
     if features is not None:
         members["features"] = features
-    result = _judge(
-        members,
-        corpus=corpus,
-        examples=examples,
-        watched=watched,
-        folder=folder,
-        seed=settings.train.seed,
-        passes=passes,
-        limit=limit,
-        files=files,
-        abstention=abstention,
-        clock=clock,
-        progress=progress,
-    )
-    folder.complete(result.to_dict())
-    _remove_leftovers(folder, clock)
-    return result
+    return members, passes
 
 
 def _remove_leftovers(folder: RunFolder, clock: Clock) -> None:
@@ -381,55 +421,6 @@ def _read_corpus(
     )
     write_view(alike, tokenizer=tokenizer, store_dir=tokens_dir / "alike")
     return _Corpus(paths, store, tokens_dir / "alike", alike.num_documents, domain)
-
-
-def _judge(
-    members: dict[str, RegressionModel],
-    *,
-    corpus: _Corpus,
-    examples: Sequence[Example],
-    watched: Sequence[Example],
-    folder: RunFolder,
-    seed: int,
-    passes: list[float],
-    limit: FitLimit,
-    files: dict[str, list[str]],
-    abstention: Abstention,
-    clock: Clock,
-    progress: Progress,
-) -> FitResult:
-    """Weigh the members by their held-out predictions, and save them; what `fit` reports."""
-    labels, judged = labels_of(examples), watched or examples
-    held_out = HeldOut(members, labels.targets(judged), seed=seed)
-    weights, temperature = held_out.weights()
-    issues = find_label_issues(judged, held_out.blend_NC, labels=labels)
-    write_label_issues(folder.run_dir / ISSUES_NAME, issues)
-    progress.say("Measuring how the score grows with the number of labels.")
-    curve = () if watched else label_curve(held_out, [e.text for e in examples], weights=weights)
-    coverage = coverage_curve(held_out.blend_NC, held_out.targets_N)
-    for name, member in members.items():
-        member.save(member_dir(folder.run_dir, name))
-    return FitResult(
-        run_dir=str(folder.run_dir),
-        labels=labels.names,
-        num_train=len(examples),
-        num_valid=len(watched),
-        num_documents=corpus.store.num_documents,
-        num_tokens=corpus.store.num_tokens,
-        num_alike=None if corpus.domain is None else corpus.num_documents,
-        num_bases=len(passes),
-        passes=passes,
-        scores=held_out.scores(weights),
-        weights=weights,
-        temperature=temperature,
-        num_label_issues=len(issues),
-        abstain_below=abstention.threshold(coverage, num_examples=len(judged), progress=progress),
-        coverage=thinned(coverage),
-        label_curve=curve,
-        minutes=limit.minutes,
-        seconds=clock.seconds,
-        files=files,
-    )
 
 
 def _fit_features(
@@ -601,8 +592,8 @@ def _warn_of_language(
 ) -> None:
     """Warn if the tokenizer covers the labelled texts far less than the unlabelled text."""
     documents = itertools.islice(read_documents(texts, data=settings.data), _LOOKED_AT)
-    usual = _coverage(tokenizer, [document.text for document in documents])
-    here = _coverage(tokenizer, [example.text for example in examples])
+    usual = token_coverage(tokenizer, [document.text for document in documents])
+    here = token_coverage(tokenizer, [example.text for example in examples])
     if here < FOREIGN_SHARE * usual:
         progress.say(
             f"A token of the labelled texts covers {here:.1f} known bytes, one of the unlabelled "
@@ -611,7 +602,7 @@ def _warn_of_language(
         )
 
 
-def _coverage(tokenizer: Tokenizer, texts: Sequence[str]) -> float:
+def token_coverage(tokenizer: Tokenizer, texts: Sequence[str]) -> float:
     """Bytes per token times the share of known tokens: low for another language."""
     num_bytes = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
     num_tokens = sum(map(len, tokenizer.encode_batch(texts)))

@@ -1,12 +1,19 @@
 """`regraft.fit`: the recipe for what Python callers have at hand."""
 
 import dataclasses
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from regraft.classifiers.abstention import ALWAYS_ANSWER
+from regraft.classifiers.base import single_texts
 from regraft.classifiers.estimator import TextClassifier
 from regraft.classifiers.inputs import read_labelled, read_unlabelled
+from regraft.classifiers.updating import load_fitted, update_examples
 from regraft.config import resolve
+from regraft.data import Content, Example
+from regraft.errors import ConfigError
 from regraft.runtime import SILENT, Progress
 
 
@@ -22,6 +29,7 @@ def fit(
     num_bases: int | None = None,
     seed: int = 0,
     settings: dict[str, Any] | None = None,
+    update: str | Path | None = None,
     progress: Progress = SILENT,
 ) -> TextClassifier:
     """Make the best classifier that these examples and unlabelled texts can give.
@@ -31,13 +39,56 @@ def fit(
     is a list, Series or DataFrame of texts, or the path of a file. The run folder is written to
     `out`, if given. Texts are held in memory: for a large file of unlabelled text use the command
     line, or `regraft.classifiers.fit`.
+
+    `update` is the run folder of an earlier fit: the examples, and their classes, are added to its
+    own, and its bases stay. `result_.update` says how the score changed.
     """
     data = resolve("pretrain", preset="bag", overrides=settings or {}).data
     data = dataclasses.replace(data, text_column=text, label_column=label)
     contents, answers = read_labelled(examples, labels, text=text, label=label, data=data)
+    if update is not None:
+        given = {"unlabelled": unlabelled, "minutes": minutes, "num_bases": num_bases}
+        _refuse_new({**given, "settings": settings})
+        return _updated(Path(update), contents, answers, out=out, progress=progress)
     more = read_unlabelled(unlabelled, text=text, data=data)
     classifier = TextClassifier(minutes=minutes, num_bases=num_bases, seed=seed, settings=settings)
     classifier.fit(contents, answers, unlabelled=more, progress=progress)
     if out is not None:
         classifier.save(out)
     return classifier
+
+
+def _refuse_new(given: dict[str, Any]) -> None:
+    if wrong := [name for name, value in given.items() if value is not None]:
+        raise ConfigError(
+            f"{', '.join(wrong)} cannot change a run that is updated.",
+            "It keeps its bases and settings.",
+            remedy="Omit it, or fit again without update.",
+        )
+
+
+def _updated(
+    run_dir: Path,
+    contents: Sequence[Content],
+    answers: Sequence[Any],
+    *,
+    out: str | Path | None,
+    progress: Progress,
+) -> TextClassifier:
+    """The run with more examples; in a temporary folder if none is given."""
+    texts = single_texts(contents)
+    examples = [
+        Example(text, str(answer), "examples", row)
+        for row, (text, answer) in enumerate(zip(texts, answers, strict=True), start=1)
+    ]
+    with tempfile.TemporaryDirectory(prefix="regraft-fit-") as folder:
+        result = update_examples(
+            run_dir,
+            examples,
+            out=out or Path(folder) / "run",
+            data=load_fitted(run_dir).data,
+            files={},
+            abstention=ALWAYS_ANSWER,
+            progress=progress,
+        )
+        return TextClassifier.load(result.run_dir)

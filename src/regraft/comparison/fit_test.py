@@ -7,14 +7,14 @@ those of every comparison.
 from collections.abc import Sequence
 from pathlib import Path
 
-from regraft.classifiers import Blend, FitResult
+from regraft.classifiers import Blend, FitResult, KeptExamples
 from regraft.comparison.analysis import Evidence, Provenance, SeedRun, build_comparison, split
 from regraft.comparison.arms import LatentArm, LinearArm
 from regraft.comparison.plan import Cell
 from regraft.comparison.results import ArmInfo, Comparison
 from regraft.comparison.test_set import LEDGER_NAME, find_seen, open_sealed, refuse_seen
 from regraft.config import FIT_MEMBERS, settings_to_dict
-from regraft.data import Labels, check_labels_known, load_examples, read_documents
+from regraft.data import Labels, check_labels_known, read_documents
 from regraft.runtime import SILENT, Progress
 
 # This very classifier is tested, not the recipe: no arm has a seed whose variance would count.
@@ -34,8 +34,6 @@ MEMBER_ARMS = {
 def compare_fitted(
     run_dir: str | Path,
     *,
-    train: str | Path,
-    valid: str | Path | None = None,
     test: str | Path,
     texts: Sequence[str | Path] = (),
     command: str = "",
@@ -43,14 +41,13 @@ def compare_fitted(
 ) -> Comparison:
     """Open the test file of a finished `fit`, and compare the blend with its members.
 
-    `train`, `valid` and `texts` are the files that the classifier learned from.
+    `texts` are the files of unlabelled text that it learned from.
     """
     run_dir = Path(run_dir)
     blend = Blend.load(run_dir)
     data, labels = blend.settings.data, Labels(blend.labels)
-    learned = {"train": load_examples(train, data=data)}
-    if valid is not None:
-        learned["valid"] = load_examples(valid, data=data)
+    kept = KeptExamples.load(run_dir)
+    learned = {"train": kept.train, **({"valid": kept.valid} if kept.valid else {})}
     opened = open_sealed(
         test,
         data=data,
@@ -91,7 +88,7 @@ def compare_fitted(
             fingerprints=dict(blend.info.fingerprints),
             command=command,
             base={"run_dir": str(run_dir)},
-            tuned_on="cross-validation" if valid is None else "valid",
+            tuned_on="valid" if kept.valid else "cross-validation",
         ),
     )
 

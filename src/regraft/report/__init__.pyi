@@ -10,12 +10,13 @@ from .attention_figures import (
     sinusoids_picture,
 )
 from .fit_html import write_fit_report
-from .held_out_html import forecast_sentence
+from .held_out_html import UPDATE_COLUMNS, forecast_sentence, update_rows, update_sentence
 from .sentences import base_arm, percent
 from .tables import comparison_to_dict
 from .writer import write_report
 
 __all__ = [
+    "UPDATE_COLUMNS",
     "attention_picture",
     "base_arm",
     "comparison_to_dict",
@@ -29,6 +30,8 @@ __all__ = [
     "rollout_picture",
     "rotary_picture",
     "sinusoids_picture",
+    "update_rows",
+    "update_sentence",
     "write_fit_report",
     "write_report",
 ]

@@ -267,12 +267,18 @@ def _passes(result: FitResult) -> str:
 
 
 def _commands(made: _Made) -> list[tuple[str, str]]:
-    run_dir, files = shlex.quote(made.result.run_dir), made.result.files
+    run_dir = shlex.quote(made.result.run_dir)
+    can_repeat = bool(made.result.files) and made.result.update is None
     return [
         ("Predict", f"regraft predict {run_dir} FILE"),
         ("Score on more examples", f"regraft evaluate {run_dir} FILE"),
+        ("Add labels or classes", f"regraft fit --update {run_dir} --train FILE"),
         *([("The command", made.command)] if made.command else []),
-        *([("Make the same again", f"regraft fit --from {run_dir} --out DIR")] if files else []),
+        *(
+            [("Make the same again", f"regraft fit --from {run_dir} --out DIR")]
+            if can_repeat
+            else []
+        ),
     ]
 
 

@@ -6,7 +6,7 @@ Possible label errors, accuracy by the number of labels, and accuracy by the sha
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from regraft.classifiers import FitResult
+from regraft.classifiers import FitResult, Update
 from regraft.data import LabelIssue, read_label_issues
 from regraft.report import markdown
 from regraft.report import sentences as words
@@ -31,6 +31,7 @@ from regraft.report.html import (
     Section,
     Table,
 )
+from regraft.runtime import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,6 +44,12 @@ _CURVE_NOTE = (
     "the same kind and the same bases."
 )
 _COVERAGE_TITLE = "When not to answer"
+_UPDATE_TITLE = "What the new labels changed"
+_UPDATE_NOTE = (
+    "Scores on the same texts, before and after, with 95 % intervals. Earlier examples were held "
+    "out both times; the new ones are unknown to the earlier classifier, which cannot name a new "
+    "class."
+)
 
 
 def held_out_figures(result: FitResult) -> "dict[str, Figure]":
@@ -93,6 +100,11 @@ def coverage_figure(result: FitResult) -> "Figure":
 def held_out_sections(result: FitResult, figures: "dict[str, Figure]") -> list[Section]:
     """Sections of report.html."""
     sections = []
+    if result.update is not None:
+        changes = [(row[0], [Cell(cell) for cell in row[1:]]) for row in update_rows(result.update)]
+        table = Table(UPDATE_COLUMNS, changes, caption=_UPDATE_TITLE)
+        notes: list[Part] = [Paragraph(update_sentence(result.update), css_class=""), table]
+        sections.append(Section("update", _UPDATE_TITLE, [*notes, Paragraph(_UPDATE_NOTE)]))
     if "labels" in figures:
         numbers = [(row[0], [Cell(cell) for cell in row[1:]]) for row in _curve_rows(result)]
         parts: list[Part] = [
@@ -128,6 +140,13 @@ def held_out_sections(result: FitResult, figures: "dict[str, Figure]") -> list[S
 def held_out_markdown(result: FitResult) -> list[str]:
     """The same in Markdown."""
     parts = []
+    if result.update is not None:
+        parts += [
+            f"## {_UPDATE_TITLE}",
+            update_sentence(result.update),
+            markdown.table(UPDATE_COLUMNS, update_rows(result.update)),
+            _UPDATE_NOTE,
+        ]
     if result.label_curve:
         parts += [
             f"## {_CURVE_TITLE}",
@@ -156,6 +175,35 @@ def held_out_markdown(result: FitResult) -> list[str]:
         columns = ["row", "label", "proposal", "probability", "text"]
         parts += ["## Possible label errors", _issues_note(result), markdown.table(columns, rows)]
     return parts
+
+
+UPDATE_COLUMNS = ["examples", "number", "before, %", "after, %", "difference, points"]
+
+
+def update_rows(update: Update) -> list[list[str]]:
+    """One row for all examples, then for earlier and new ones."""
+    return [
+        [
+            change.texts,
+            f"{change.num_texts:,}",
+            words.percent(change.before.mean),
+            words.percent(change.after.mean),
+            f"{100 * change.difference.mean:+.1f} ({100 * change.difference.low:+.1f} to "
+            f"{100 * change.difference.high:+.1f})",
+        ]
+        for change in update.changes
+    ]
+
+
+def update_sentence(update: Update) -> str:
+    """`100 examples were added to runs/news, with the new class 'sport'.`"""
+    names = ", ".join(map(repr, update.new_labels))
+    classes = f", with the new {'class' if len(update.new_labels) == 1 else 'classes'} {names}"
+    changed = f"; {update.num_relabelled:,} earlier labels were replaced"
+    return (
+        f"{counted(update.num_added, 'example')} added to {update.run_dir}"
+        f"{classes if names else ''}{changed if update.num_relabelled else ''}."
+    )
 
 
 _CURVE_COLUMNS = ["labels", "accuracy, %", "how"]

@@ -1,5 +1,6 @@
 """`regraft fit`: the whole recipe in one command."""
 
+import itertools
 import shlex
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from regraft.apps.cli import options, results, terminal
 from regraft.apps.cli.options import option, settings_from
-from regraft.errors import DataError
+from regraft.errors import ConfigError, DataError
 from regraft.runtime import Progress
 
 if TYPE_CHECKING:
@@ -64,6 +65,28 @@ class Answering(options.Group):
     ] = None
 
 
+class Earlier(options.Group):
+    """A run of an earlier fit."""
+
+    like: Annotated[
+        Path | None,
+        option(
+            "--from",
+            "Repeat the fit of this run folder; file options name files that have moved since.",
+            "RUN",
+        ),
+    ] = None
+    update: Annotated[
+        Path | None,
+        option(
+            "--update",
+            "Add the examples of --train, and their classes, to this run folder of fit; its bases "
+            "stay.",
+            "RUN",
+        ),
+    ] = None
+
+
 @options.grouped
 def fit(
     *,
@@ -72,21 +95,15 @@ def fit(
         Path | None,
         option(
             "--out",
-            "Run folder to write (default: runs/NAME, after --train; --from: runs/again).",
+            "Run folder to write (default: runs/NAME, after --train; --from: runs/again; --update: "
+            "RUN-2).",
             "DIR",
         ),
     ] = None,
     test: options.TestFile = None,
     amount: Amount,
     answering: Answering,
-    like: Annotated[
-        Path | None,
-        option(
-            "--from",
-            "Repeat the fit of this run folder; file options name files that have moved since.",
-            "RUN",
-        ),
-    ] = None,
+    earlier: Earlier,
     documents: options.Documents = None,
     resume: options.Resume = False,
     reading: options.LabelReading,
@@ -105,13 +122,18 @@ def fit(
       regraft fit --text reviews.txt --train labels.csv --out runs/reviews
       regraft fit --text reviews.txt --train labels.csv --out runs/sure --target-accuracy 0.95
       regraft predict runs/reviews new.csv
+      regraft fit --update runs/reviews --train more.csv --out runs/more
     """
     if test is not None and not test.exists():
         # Now, and not after all the minutes.
         raise DataError(f"There is no file {test}.", remedy="Check the path of --test.")
-    if like is None:
-        text, train = inputs.required()
-        out = out or Path("runs") / train.stem
+    like, update = earlier.like, earlier.update
+    if update is not None:
+        given = {**vars(amount), "from": like, "text": inputs.text, "documents": documents}
+        _refuse_new(given, choices=overrides)
+        out = out or _next_folder(update)
+    elif like is None:
+        out = out or Path("runs") / inputs.required()[1].stem
         flags = {"data.documents": documents, "train.seed": amount.seed}
         settings = settings_from("pretrain", reading, choices=overrides, preset="bag", flags=flags)
     else:
@@ -124,15 +146,48 @@ def fit(
     with output.progress(out) as progress:
         progress.say(f"Run folder: {out}")
         how: dict[str, Any] = {"out": out, "resume": resume, "progress": progress}
-        if like is None:
+        if update is not None:
+            result = _update(update, inputs, reading, how={**vars(answering), **how})
+        elif like is None:
+            text, train = inputs.required()
             how |= {"settings": settings, "minutes": amount.minutes, "bases": amount.bases}
-            how |= vars(answering)
-            result = run(text, train=train, valid=inputs.valid, **how)
+            result = run(text, train=train, valid=inputs.valid, **vars(answering), **how)
         else:
             result = fit_again(
                 like, texts=inputs.text or (), train=inputs.train, valid=inputs.valid, **how
             )
         _report(result, test=test, output=output, progress=progress)
+
+
+def _update(
+    run: Path, inputs: Inputs, reading: options.LabelReading, *, how: dict[str, Any]
+) -> "FitResult":
+    from regraft.classifiers import fit_update, load_fitted
+
+    _, train = inputs.required()
+    data = options.data_of(load_fitted(run).data, reading)
+    return fit_update(run, train=train, valid=inputs.valid, data=data, **how)
+
+
+def _refuse_new(given: dict[str, Any], *, choices: options.Overrides) -> None:
+    """Refuse options that an update takes from the run."""
+    flags = {**given, "set": choices.assignments, "config": choices.config}
+    if wrong := [f"--{name}" for name, value in flags.items() if value not in (None, [])]:
+        raise ConfigError(
+            f"{', '.join(wrong)} cannot change a run that is updated.",
+            "--update keeps its bases and settings, and reads labelled examples only.",
+            remedy="Omit it, or fit again without --update.",
+        )
+
+
+def _next_folder(run: Path) -> Path:
+    """RUN-2, or the first number after it that is free."""
+    run = run if run.name else run.resolve()
+    stem, _, number = run.name.rpartition("-")
+    if not (stem and number.isdecimal()):
+        stem, number = run.name, "1"
+    numbers = itertools.count(int(number) + 1)
+    return next(path for n in numbers if not (path := run.with_name(f"{stem}-{n}")).exists())
 
 
 def _report(
@@ -147,8 +202,6 @@ def _report(
     if test is not None:
         tested = compare_fitted(
             run_dir,
-            train=result.files["train"][0],
-            valid=next(iter(result.files["valid"]), None),
             test=test,
             texts=result.files["text"],
             command=command,

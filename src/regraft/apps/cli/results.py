@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         FitResult,
         LabelScore,
         SetEvaluation,
+        Update,
     )
     from regraft.comparison import ArmSummary, Comparison
     from regraft.data import Profile
@@ -361,6 +362,8 @@ def show_fitted(result: "FitResult", *, tested: "Comparison | None") -> None:
     terminal.show_table(heads, rows, right=heads[1:])
     for name in result.scores:
         terminal.show_line(f"{name}: {FIT_MEMBERS[name]}")
+    if result.update is not None:
+        _show_update(result.update)
     alike = "" if result.num_alike is None else f" ({result.num_alike:,} like the labelled ones)"
     terminal.show_line(
         f"{result.num_train:,} labels, {result.num_documents:,} documents of {result.num_tokens:,} "
@@ -380,6 +383,14 @@ def show_fitted(result: "FitResult", *, tested: "Comparison | None") -> None:
             f"{result.run_dir}/label_issues.csv (`regraft data clean` applies what you accept)."
         )
     terminal.show_line(f"Use it: regraft predict {result.run_dir} FILE")
+
+
+def _show_update(update: "Update") -> None:
+    """The scores before and after the new labels, on the same texts."""
+    from regraft.report import UPDATE_COLUMNS, update_rows, update_sentence
+
+    terminal.show_table(UPDATE_COLUMNS, update_rows(update), right=UPDATE_COLUMNS[1:])
+    terminal.show_line(update_sentence(update))
 
 
 def _percent(interval: "Interval") -> str:

@@ -1,0 +1,261 @@
+"""`regraft fit --update`: more labels, or more classes, for a classifier that is already fitted.
+
+Bases, tokenizer and latent space stay; members are fitted again on all labels. Needs neither the
+unlabelled text nor the files of the earlier run, and never writes into its folder.
+"""
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from regraft.classifiers.abstention import Abstention
+from regraft.classifiers.blend import Blend
+from regraft.classifiers.embeddings import EmbeddingModel
+from regraft.classifiers.fit_result import FitResult, ScoreChange, Update
+from regraft.classifiers.fitting import (
+    FOREIGN_SHARE,
+    check_examples,
+    read_finished,
+    token_coverage,
+)
+from regraft.classifiers.folded import FoldedModel
+from regraft.classifiers.judging import judge
+from regraft.classifiers.kept_examples import KeptExamples, merged
+from regraft.classifiers.logistic import RegressionModel, fit_in_space
+from regraft.classifiers.tfidf import LatentModel, LinearModel, fit_linear
+from regraft.config import DataSettings, check_task
+from regraft.data import (
+    Example,
+    duplicate_key,
+    examples_fingerprint,
+    label_warnings,
+    labels_of,
+    load_examples,
+)
+from regraft.errors import RunFolderError
+from regraft.runtime import SILENT, Progress
+from regraft.stats import accuracy_interval, difference_interval
+from regraft.training import RunFolder, RunInfo, open_run
+
+# More changed labels are counted, not listed.
+_MOST_LISTED = 5
+
+
+def fit_update(
+    run_dir: str | Path,
+    *,
+    train: str | Path,
+    valid: str | Path | None = None,
+    out: str | Path,
+    data: DataSettings | None = None,
+    abstain_below: float | None = None,
+    target_accuracy: float | None = None,
+    resume: bool = False,
+    progress: Progress = SILENT,
+) -> FitResult:
+    """Fit the members of the run in `run_dir` again, on its examples and those in `train`.
+
+    `data` says how the new files are read, by default as those of the run. The threshold below
+    which there is no answer stays, unless another is asked for.
+    """
+    blend = load_fitted(run_dir)
+    data = data or blend.data
+    files = {"train": [str(train)], "valid": [] if valid is None else [str(valid)]}
+    return update_examples(
+        Path(run_dir),
+        load_examples(train, data=data),
+        watched=[] if valid is None else load_examples(valid, data=data),
+        out=out,
+        data=data,
+        files=files,
+        abstention=Abstention(abstain_below, target_accuracy),
+        resume=resume,
+        progress=progress,
+    )
+
+
+def update_examples(
+    run_dir: Path,
+    added: Sequence[Example],
+    *,
+    watched: Sequence[Example] = (),
+    out: str | Path,
+    data: DataSettings,
+    files: Mapping[str, list[str]],
+    abstention: Abstention,
+    resume: bool = False,
+    progress: Progress = SILENT,
+) -> FitResult:
+    """The same for examples in memory; `files` is where they come from."""
+    start = time.perf_counter()
+    blend = load_fitted(run_dir)
+    check_task(data, supported=[blend.task], by=f"{run_dir} (--update)")
+    abstention.check()
+    if abstention == Abstention():
+        abstention = Abstention(blend.abstain_below)
+    before, kept = FitResult.from_dict(blend.info.result), KeptExamples.load(run_dir)
+    examples, relabelled = merged(kept.train, added)
+    all_watched, _ = merged(kept.valid, watched)
+    check_examples(examples, all_watched)
+    for warning in _warnings(added, relabelled, kept=kept, blend=blend):
+        progress.say(f"Warning: {warning}")
+    fingerprints = {**blend.info.fingerprints, "train": examples_fingerprint(examples)}
+    if all_watched:
+        fingerprints["valid"] = examples_fingerprint(all_watched)
+    info = RunInfo(
+        kind="blend",
+        status="training",
+        labels=labels_of(examples).names,
+        base={"run_dir": str(run_dir)},
+        fingerprints=fingerprints,
+    )
+    with open_run(out, resume=resume) as (folder, resume):
+        folder.start(info, settings=blend.settings, tokenizer=blend.tokenizer, resume=resume)
+        if (finished := read_finished(folder)) is not None:
+            progress.say(f"{folder.run_dir} is complete already.")
+            return finished
+        members = _refitted(blend, examples, all_watched, progress=progress)
+        judged = judge(
+            members,
+            examples=examples,
+            watched=all_watched,
+            run_dir=folder.run_dir,
+            seed=blend.settings.train.seed,
+            abstention=abstention,
+            progress=progress,
+        )
+        after = KeptExamples.load(folder.run_dir)
+        known = {_key(example) for example in (*kept.train, *kept.valid)}
+        update = Update(
+            run_dir=str(run_dir),
+            num_added=len({_key(example) for example in added} - known),
+            num_relabelled=len(relabelled),
+            new_labels=tuple(name for name in judged.labels if name not in blend.labels),
+            changes=_changes(blend, kept, after, progress=progress),
+        )
+        result = replace(
+            before,
+            **vars(judged),
+            run_dir=str(folder.run_dir),
+            minutes=None,
+            seconds=time.perf_counter() - start,
+            files={name: [*paths, *files.get(name, ())] for name, paths in before.files.items()},
+            update=update,
+        )
+        folder.complete(result.to_dict())
+        return result
+
+
+def load_fitted(run_dir: str | Path) -> Blend:
+    """The blend in a folder of `regraft fit`."""
+    path = Path(run_dir)
+    if not RunFolder(path).exists or read_finished(RunFolder(path)) is None:
+        raise RunFolderError(
+            f"{run_dir} is no finished run of `regraft fit`.",
+            "Only the labels of such a run can be added to.",
+            remedy="Check the path of --update; an unfinished run goes on with --resume.",
+        )
+    return Blend.load(path)
+
+
+def _warnings(
+    added: Sequence[Example],
+    relabelled: Sequence[tuple[Example, Example]],
+    *,
+    kept: KeptExamples,
+    blend: Blend,
+) -> list[str]:
+    """What is odd about the new examples."""
+    warnings = [f"{added[0].source}: {warning}" for warning in label_warnings(added)]
+    if relabelled:
+        listed = "; ".join(
+            f"row {new.row} is {new.label!r}, was {old.label!r}"
+            for old, new in relabelled[:_MOST_LISTED]
+        )
+        more = len(relabelled) - _MOST_LISTED
+        also = f"; and {more:,} more" if more > 0 else ""
+        warnings.append(
+            f"{added[0].source}: texts that were labelled before have another label now, which "
+            f"replaces the old one: {listed}{also}."
+        )
+    usual, here = (
+        token_coverage(blend.tokenizer, [example.text for example in examples])
+        for examples in (kept.train, added)
+    )
+    if here < FOREIGN_SHARE * usual:
+        warnings.append(
+            f"A token of the new texts covers {here:.1f} known bytes, one of the earlier ones "
+            f"{usual:.1f}: they look like another language or kind of text, which the bases have "
+            "not seen. Fit again with such text."
+        )
+    return warnings
+
+
+def _refitted(
+    blend: Blend, examples: Sequence[Example], watched: Sequence[Example], *, progress: Progress
+) -> dict[str, RegressionModel]:
+    """The members on other examples, in the spaces they have."""
+    labels, seed = labels_of(examples), blend.settings.train.seed
+    members: dict[str, RegressionModel] = {}
+    for name, member in blend.members.items():
+        progress.say(f"Fitting the member {name}.")
+        if isinstance(member, LinearModel):
+            members[name] = fit_linear(examples, watched, labels=labels, seed=seed)
+            continue
+        assert isinstance(member, LatentModel | FoldedModel | EmbeddingModel), "fit made it"
+        tuned = fit_in_space(
+            member.space, examples, watched, labels=labels, seed=seed, progress=progress
+        )
+        members[name] = dataclasses.replace(member, tuned=tuned)
+    return members
+
+
+def _changes(
+    blend: Blend, before: KeptExamples, after: KeptExamples, *, progress: Progress
+) -> tuple[ScoreChange, ...]:
+    """The score on held-out texts, before and after the update.
+
+    Texts of the earlier run were held out in both. The earlier classifier has not seen the others.
+    """
+    earlier = dict(zip(map(_key, before.judged), before.held_out, strict=True))
+    new = [example for example in after.judged if _key(example) not in earlier]
+    if new:
+        answers = blend.predict([example.text for example in new], progress=progress)
+        earlier |= {_key(e): (str(a),) for e, a in zip(new, answers.tolist(), strict=True)}
+    old_keys = set(map(_key, before.judged))
+    groups: dict[str, list[tuple[bool, bool]]] = {
+        "all": [],
+        "earlier": [],
+        "new": [],
+        "new class": [],
+    }
+    for example, answer in zip(after.judged, after.held_out, strict=True):
+        is_right = (
+            set(earlier[_key(example)]) == set(example.names),
+            set(answer) == set(example.names),
+        )
+        kind = "earlier" if _key(example) in old_keys else "new"
+        if not set(example.names) <= set(blend.labels):
+            kind = "new class"
+        groups["all"].append(is_right)
+        groups[kind].append(is_right)
+    return tuple(_change(name, rights) for name, rights in groups.items() if rights)
+
+
+def _change(texts: str, rights: Sequence[tuple[bool, bool]]) -> ScoreChange:
+    before_N, after_N = np.array(rights, dtype=bool).T
+    return ScoreChange(
+        texts=texts,
+        num_texts=len(rights),
+        before=accuracy_interval(before_N[None]),
+        after=accuracy_interval(after_N[None]),
+        difference=difference_interval(after_N[None], before_N[None]),
+    )
+
+
+def _key(example: Example) -> str:
+    return duplicate_key(example.text, example.pair)
