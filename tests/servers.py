@@ -1,4 +1,4 @@
-"""A server in another process, and an engine whose answers wait for a test."""
+"""A server in a thread or in another process, and an engine whose answers wait for a test."""
 
 import contextlib
 import http.client
@@ -8,15 +8,21 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import numpy as np
+import uvicorn
 from numpy.typing import NDArray
 
 from regraft.apps.serve.engine import Engine
+from regraft.apps.serve.limits import Limits
+from regraft.apps.serve.metrics import Metrics
+from regraft.apps.serve.server import bound_socket, build_server
 from regraft.classifiers.base import Classifier
 from regraft.runtime.progress import SILENT, Progress
 
@@ -71,6 +77,69 @@ def engine_of(classifier: Gated, *, model: str = "run@1", seconds_a_byte: float 
         seconds_a_byte=seconds_a_byte,
         note="",
     )
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server in a thread of this process, and a client to ask it."""
+
+    client: httpx2.Client
+    url: str
+
+    def classify(self, texts: object, **more: Any) -> httpx2.Response:
+        return self.client.post("/v1/classify", json={"texts": texts}, **more)
+
+    def ready(self) -> dict[str, Any]:
+        return self.client.get("/readyz").json()
+
+    def wait_until(self, **expected: Any) -> None:
+        """Until /readyz says so."""
+        for _ in range(2_000):
+            told = self.ready()
+            if all(told[name] == value for name, value in expected.items()):
+                return
+            time.sleep(0.02)
+        raise AssertionError(f"{told} never became {expected}")
+
+
+@contextlib.contextmanager
+def running(
+    engine: Engine,
+    *,
+    run_dir: Path,
+    limits: Limits | None = None,
+    api_key: str | None = None,
+    hosts: Sequence[str] | None = None,
+    watch_seconds: float = 0.05,
+) -> Iterator[Running]:
+    server = build_server(
+        engine,
+        run_dir=run_dir,
+        runtime="torch",
+        limits=limits or Limits(),
+        api_key=api_key,
+        metrics=Metrics(),
+        hosts=hosts,
+        watch_seconds=watch_seconds,
+    )
+    with listening(server) as running_server:
+        yield running_server
+
+
+@contextlib.contextmanager
+def listening(server: uvicorn.Server) -> Iterator[Running]:
+    """Any server, in a thread of this process."""
+    with bound_socket("127.0.0.1", 0, has_key=False) as listener:
+        listener.listen()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            with httpx2.Client(base_url=url, timeout=60, trust_env=False) as client:
+                yield Running(client, url)
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 @dataclass

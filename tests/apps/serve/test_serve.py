@@ -4,18 +4,15 @@ Neither when its run changes, nor when it is stopped, nor under ten thousand req
 two, marked slow, it is a process of its own.
 """
 
-import contextlib
 import http.client
 import shutil
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 import schemathesis
 from conftest import make_examples
@@ -23,74 +20,18 @@ from hypothesis import HealthCheck, given, settings
 from random_runs import LABELS, write_run
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
-from servers import Gated, engine_of, served
+from servers import Gated, Running, engine_of, running, served
 from tampering import change_facts
 from tiny_blends import blend_dir
 
-from regraft.apps.serve.engine import Engine, load_engine
+from regraft.apps.serve.engine import load_engine
 from regraft.apps.serve.limits import Limits
-from regraft.apps.serve.metrics import Metrics
-from regraft.apps.serve.server import bound_socket, build_server
 from regraft.classifiers.base import load_classifier, prediction, run_fingerprint
 
 TEXTS = [text for text, _ in make_examples(200, seed=6)]
 KEY = "a key that nobody knows"
 # What an interrupted connection looks like when no byte of an answer has come.
 NOT_ACCEPTED = (http.client.RemoteDisconnected, ConnectionError)
-
-
-@dataclass(frozen=True)
-class Running:
-    """A server in a thread of this process, and a client to ask it."""
-
-    client: httpx2.Client
-    url: str
-
-    def classify(self, texts: object, **more: Any) -> httpx2.Response:
-        return self.client.post("/v1/classify", json={"texts": texts}, **more)
-
-    def ready(self) -> dict[str, Any]:
-        return self.client.get("/readyz").json()
-
-    def wait_until(self, **expected: Any) -> None:
-        """Until /readyz says so."""
-        for _ in range(2_000):
-            told = self.ready()
-            if all(told[name] == value for name, value in expected.items()):
-                return
-            time.sleep(0.02)
-        raise AssertionError(f"{told} never became {expected}")
-
-
-@contextlib.contextmanager
-def running(
-    engine: Engine,
-    *,
-    run_dir: Path,
-    limits: Limits | None = None,
-    api_key: str | None = None,
-    watch_seconds: float = 0.05,
-) -> Iterator[Running]:
-    server = build_server(
-        engine,
-        run_dir=run_dir,
-        runtime="torch",
-        limits=limits or Limits(),
-        api_key=api_key,
-        metrics=Metrics(),
-        watch_seconds=watch_seconds,
-    )
-    with bound_socket("127.0.0.1", 0, has_key=False) as listener:
-        listener.listen()
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            with httpx2.Client(base_url=url, timeout=60, trust_env=False) as client:
-                yield Running(client, url)
-        finally:
-            server.should_exit = True
-            thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +118,7 @@ def test_many_clients_get_their_own_answers(server, expected):
     [
         "\U0001f600\U0001f3f3\ufe0f\u200d\U0001f308",
         "كتاب رائع \u202e",
-        "\x00\x07\x1b[31m",
+        "\x07\x1b[31m",
         "<script>1</script>",
     ],
 )

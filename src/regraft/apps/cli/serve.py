@@ -24,6 +24,14 @@ def serve(
         Literal["auto", "onnx", "torch"],
         typer.Option("--runtime", help="auto: onnxruntime where it is installed and exact."),
     ] = "auto",
+    allowed_hosts: Annotated[
+        str | None,
+        typer.Option(
+            "--allowed-hosts",
+            metavar="A,B,...",
+            help="Names that a proxy on this machine passes on as Host.",
+        ),
+    ] = None,
     *,
     limits: Limits,
     quiet: options.Quiet = False,
@@ -41,4 +49,12 @@ def serve(
     with optional("`regraft serve`", extra="serve"):
         from regraft.apps.serve.server import serve as run_serve
     with terminal.progress_on_stderr(quiet=quiet) as progress:
-        run_serve(run, host=host, port=port, runtime=runtime, limits=limits, progress=progress)
+        run_serve(
+            run,
+            host=host,
+            port=port,
+            runtime=runtime,
+            limits=limits,
+            allowed_hosts=allowed_hosts.lower().split(",") if allowed_hosts else (),
+            progress=progress,
+        )

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import hmac
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from importlib.metadata import version
 from importlib.resources import files
 from typing import Annotated, Any
@@ -20,10 +20,12 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from regraft.apps.serve.bodies import Body, Texts, read_body, text_body, texts_body
+from regraft.apps.serve.guard import Guard
 from regraft.apps.serve.limits import Limits, RefusedError, failure
-from regraft.apps.serve.metrics import CONTENT_TYPE, Counting, Metrics
+from regraft.apps.serve.metrics import CONTENT_TYPE, UNANSWERED, Counting, Metrics
 from regraft.apps.serve.queue import Answer, BatchQueue
 from regraft.apps.serve.reload import Reloader
 from regraft.classifiers import prediction
@@ -113,8 +115,12 @@ def build_app(
     metrics: Metrics,
     reloader: Reloader | None = None,
     api_key: str | None = None,
+    hosts: Sequence[str] | None = None,
 ) -> FastAPI:
-    """All routes over one queue, which lives as long as the application."""
+    """All routes over one queue, which lives as long as the application.
+
+    `hosts` are the names it answers to; None is any, for a server that other machines reach.
+    """
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -163,6 +169,8 @@ def build_app(
         "/metrics",
         "/openapi.json",
     )
+    if hosts is not None:
+        app.add_middleware(Guard, hosts=hosts, headers={"X-Content-Type-Options": "nosniff"})
     app.add_middleware(Counting, metrics=metrics, routes=routes)
     return app
 
@@ -307,6 +315,11 @@ def _key_check(api_key: str) -> Callable[..., Awaitable[None]]:
     return check
 
 
+async def unanswered(request: Request, error: Exception) -> Response:
+    """A client has left before its request was whole: nobody gets this."""
+    return Response(status_code=UNANSWERED)
+
+
 def _answer_errors(app: FastAPI) -> None:
     """Every error as JSON in its three parts; unexpected ones are logged and become a 500."""
 
@@ -337,6 +350,7 @@ def _answer_errors(app: FastAPI) -> None:
         return await refused(request, failure())
 
     app.add_exception_handler(RefusedError, refused)
+    app.add_exception_handler(ClientDisconnect, unanswered)
     app.add_exception_handler(DataError, unread)
     app.add_exception_handler(HTTPException, unrouted)
     app.add_exception_handler(Exception, unforeseen)

@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 
 from regraft.apps.serve.limits import Limits, RefusedError
-from regraft.runtime import counted
+from regraft.runtime import counted, parse_json
 
 # Read and discarded after a body has become too large, so that its sender gets the answer.
 _DISCARDED_BYTES = 16 << 20
@@ -31,6 +31,14 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise PydanticCustomError("nul", "Text contains a NUL character")
+    return text
+
+
+# As in files, where a NUL is refused as well.
+PlainText = Annotated[str, AfterValidator(_without_nul)]
 AnyBody = TypeVar("AnyBody", bound=BaseModel)
 
 
@@ -70,9 +78,9 @@ def text_body(limits: Limits) -> type[Text]:
 
 
 def _text_type(max_characters: int) -> Any:
-    schema: dict[str, Any] = {"minLength": 1, "pattern": r"\S"}
+    schema: dict[str, Any] = {"minLength": 1, "pattern": r"^[^\x00]*[^\s\x00][^\x00]*$"}
     bounds = Field(max_length=max_characters, json_schema_extra=schema)
-    return Annotated[str, bounds, AfterValidator(_not_blank)]
+    return Annotated[PlainText, bounds, AfterValidator(_not_blank)]
 
 
 def _not_blank(text: str) -> str:
@@ -127,6 +135,15 @@ async def read_body(request: Request, kind: type[AnyBody], *, limits: Limits) ->
             "The body must be JSON.",
             remedy="Send it with the header Content-Type: application/json.",
         )
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise RefusedError(
+            415,
+            f"The body is encoded as {encoding[:60]!r}.",
+            "Bodies are not compressed.",
+            remedy="Send it without the header Content-Encoding.",
+            headers={"Accept-Encoding": "identity"},
+        )
     reader = BodyReader(limits=limits, announced=request.headers.get("content-length"))
 
     async def read() -> bytes:
@@ -149,9 +166,14 @@ async def read_body(request: Request, kind: type[AnyBody], *, limits: Limits) ->
 def parse_body(body: bytes, kind: type[AnyBody]) -> AnyBody:
     """A body from its bytes; 400 if it is no JSON, 422 if it is not of this kind."""
     try:
-        return kind.model_validate_json(body)
+        parsed = kind.model_validate_json(body)
     except ValidationError as error:
         raise refusal(error) from error
+    try:
+        parse_json(body)  # pydantic takes the last of two equal keys
+    except ValueError as error:
+        raise RefusedError(400, f"The body: {error}.", remedy="Correct the request.") from error
+    return parsed
 
 
 def refusal(error: ValidationError) -> RefusedError:

@@ -11,7 +11,7 @@ from regraft.errors import RegraftError
 
 @dataclass(frozen=True)
 class Limits:
-    """The size of one request, and how many may wait. The help is shown by `regraft serve`."""
+    """How large and slow a request may be, and how many there may be; `regraft serve` shows it."""
 
     max_body_bytes: int = field(default=1 << 20, metadata={"help": "Bytes per request."})
     max_texts: int = field(default=256, metadata={"help": "Texts per request."})
@@ -22,6 +22,15 @@ class Limits:
     )
     max_batch: int = field(default=64, metadata={"help": "Texts per batch."})
     seconds: float = field(default=30.0, metadata={"help": "Time limit of a request in seconds."})
+    head_seconds: float = field(
+        default=10.0, metadata={"help": "Seconds within which the head of a request must arrive."}
+    )
+    max_connections: int = field(
+        default=800, metadata={"help": "Open connections; further ones get status 503."}
+    )
+    max_client_connections: int = field(
+        default=200, metadata={"help": "Open connections from one address; others get status 429."}
+    )
 
 
 class RefusedError(RegraftError):

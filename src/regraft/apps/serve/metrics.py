@@ -14,6 +14,10 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 _TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
+# As nginx calls it when a client has left; no client sees it.
+UNANSWERED = 499
+
+
 class Metrics:
     """Counters of one server."""
 
@@ -57,7 +61,7 @@ class Metrics:
 
     def add_request(self, route: str, *, status: int, seconds: float) -> None:
         """One request has been answered."""
-        self.num_requests += 1
+        self.num_requests += status != UNANSWERED
         self._requests.labels(route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 

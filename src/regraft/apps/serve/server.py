@@ -6,15 +6,16 @@ It listens once the run is loaded and tested, and finishes accepted requests bef
 import contextlib
 import ipaddress
 import os
-import signal
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import uvicorn
 
 from regraft.apps.serve.app import build_app
+from regraft.apps.serve.connections import limited_server, quiet_signals
 from regraft.apps.serve.engine import Engine, Runtime, load_engine
+from regraft.apps.serve.guard import LOCAL_NAMES
 from regraft.apps.serve.limits import Limits
 from regraft.apps.serve.metrics import Metrics
 from regraft.apps.serve.queue import BatchQueue
@@ -23,8 +24,6 @@ from regraft.errors import ConfigError
 from regraft.runtime import SILENT, Progress, counted
 
 KEY_NAME = "REGRAFT_API_KEY"
-# Connections at once; further ones get 503. A process may usually open 1,024 files.
-_MAX_CONNECTIONS = 800
 # Extra time for a request that was accepted just before shutdown.
 _FAREWELL_SECONDS = 5
 
@@ -36,9 +35,13 @@ def serve(
     port: int = 8000,
     runtime: Runtime = "auto",
     limits: Limits | None = None,
+    allowed_hosts: Sequence[str] = (),
     progress: Progress = SILENT,
 ) -> None:
-    """Serve a run until SIGTERM or Ctrl-C. The key, if any, is in the environment."""
+    """Serve a run until SIGTERM or Ctrl-C. The key, if any, is in the environment.
+
+    On a loopback address, `allowed_hosts` are names it answers to besides its own.
+    """
     limits = limits or Limits()
     api_key = read_key(os.environ)
     # Before the run is loaded, so that a port in use is reported at once.
@@ -52,6 +55,7 @@ def serve(
             limits=limits,
             api_key=api_key,
             metrics=metrics,
+            hosts=local_hosts(listener, allowed_hosts),
             progress=progress,
         )
         _listen(listener)
@@ -60,7 +64,7 @@ def serve(
             f"Serving {engine.model} with {engine.runtime} on {address}; Ctrl-C stops it.\n"
             f"{_exactness(engine)}"
         )
-        with _quiet_signals():
+        with quiet_signals():
             server.run(sockets=[listener])
     progress.say(f"Stopped after {counted(metrics.num_requests, 'request')}, all of them answered.")
 
@@ -73,27 +77,29 @@ def build_server(
     limits: Limits,
     api_key: str | None,
     metrics: Metrics,
+    hosts: Sequence[str] | None = None,
     progress: Progress = SILENT,
     watch_seconds: float = WATCH_SECONDS,
 ) -> uvicorn.Server:
-    """The server with all its parts, not yet running."""
+    """The server with all its parts, not yet running; None as `hosts` lets in any host."""
     queue = BatchQueue(engine, limits=limits, on_batch=metrics.add_batch)
     reloader = Reloader(
         run_dir, queue=queue, runtime=runtime, say=progress.say, watch_seconds=watch_seconds
     )
-    app = build_app(queue, limits=limits, metrics=metrics, reloader=reloader, api_key=api_key)
-    config = uvicorn.Config(
-        app,
-        lifespan="on",
-        ws="none",
-        log_config=None,
-        log_level="error",
-        access_log=False,
-        server_header=False,
-        limit_concurrency=_MAX_CONNECTIONS,
-        timeout_graceful_shutdown=round(limits.seconds) + _FAREWELL_SECONDS,
+    app = build_app(
+        queue, limits=limits, metrics=metrics, reloader=reloader, api_key=api_key, hosts=hosts
     )
-    return uvicorn.Server(config)
+    return limited_server(app, limits=limits, stop_seconds=limits.seconds + _FAREWELL_SECONDS)
+
+
+def local_hosts(listener: socket.socket, allowed: Sequence[str]) -> list[str] | None:
+    """The names to answer to: this machine's and `allowed`; None for all, off loopback."""
+    address = str(listener.getsockname()[0])
+    return [*LOCAL_NAMES, *allowed] if _is_loopback(address) else None
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 def read_key(environment: Mapping[str, str]) -> str | None:
@@ -118,7 +124,7 @@ def bound_socket(host: str, port: int, *, has_key: bool) -> Iterator[socket.sock
             f"--host {host} is no address of a machine.", remedy="Take 127.0.0.1 or 0.0.0.0."
         ) from error
     family, kind, protocol, _, address = addresses[0]
-    if not has_key and not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
+    if not has_key and not _is_loopback(str(address[0])):
         raise ConfigError(
             f"--host {host} would let other machines in, and there is no key.",
             "Without a key only this machine is served.",
@@ -162,15 +168,3 @@ def _exactness(engine: Engine) -> str:
         f"Probabilities are {calibrated}{exact * (engine.runtime == 'onnxruntime')}."
         f"{f' {engine.note}' if engine.note else ''}"
     )
-
-
-@contextlib.contextmanager
-def _quiet_signals() -> Iterator[None]:
-    """uvicorn stops at a signal and then raises it again, which would kill the process."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda number, frame: None) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

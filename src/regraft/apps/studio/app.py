@@ -17,15 +17,16 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from regraft.apps.serve.bodies import AnyBody, Body, read_body, refusal
+from regraft.apps.serve.app import unanswered
+from regraft.apps.serve.bodies import AnyBody, Body, PlainText, read_body, refusal
+from regraft.apps.serve.guard import LOCAL_NAMES, Guard
 from regraft.apps.serve.limits import Limits, RefusedError, failure
 from regraft.apps.studio import inside, runs
 from regraft.apps.studio.differences import differences
-from regraft.apps.studio.guard import REPORT_POLICY, Guard
 from regraft.apps.studio.labelling import MOST_CLASSES, Session
 from regraft.apps.studio.models import MOST_NEW_TOKENS, Models
 from regraft.apps.studio.queries import Query
@@ -33,8 +34,27 @@ from regraft.classifiers import explanation_css
 from regraft.errors import RegraftError
 
 # A text that is typed, with room for the escapes of JSON.
-LIMITS = Limits(max_body_bytes=256_000)
+LIMITS = Limits(max_body_bytes=256_000, max_connections=100, max_client_connections=100)
 MOST_CHARACTERS = 20_000
+# The page runs our own scripts and styles only, and connects to nothing else. data: and blob: are
+# for the heat maps of plotly.
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+# A report has inline styles, runs no script and has no origin.
+REPORT_POLICY = (
+    "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'self'"
+)
+_HEADERS = {
+    "Content-Security-Policy": PAGE_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
 _MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -46,13 +66,13 @@ _MEDIA_TYPES = {
 class Typed(Body):
     """A text to classify, or to look at."""
 
-    text: str = Field(min_length=1, max_length=MOST_CHARACTERS)
+    text: PlainText = Field(min_length=1, max_length=MOST_CHARACTERS)
 
 
 class Prompt(Body):
     """A text to continue."""
 
-    prompt: str = Field(max_length=MOST_CHARACTERS)
+    prompt: PlainText = Field(max_length=MOST_CHARACTERS)
     temperature: float = Field(ge=0, le=5)
     max_tokens: int = Field(ge=1, le=MOST_NEW_TOKENS)
     seed: int = Field(ge=0, le=1_000_000)
@@ -62,7 +82,7 @@ class Given(Body):
     """A label for the text that is shown."""
 
     number: int = Field(ge=0)
-    label: str = Field(max_length=200)
+    label: PlainText = Field(max_length=200)
 
 
 class Skipped(Body):
@@ -74,7 +94,7 @@ class Skipped(Body):
 class Classes(Body):
     """The names of the classes."""
 
-    classes: list[str] = Field(max_length=MOST_CLASSES)
+    classes: list[PlainText] = Field(max_length=MOST_CLASSES)
 
 
 class ChosenQuery(Body):
@@ -122,9 +142,10 @@ def build_app(studio: Studio) -> Starlette:
 
     app = Starlette(
         routes=[*_page_routes(), *_run_routes(studio), *_inside_routes(), *_label_routes(studio)],
-        middleware=[Middleware(Guard)],
+        middleware=[Middleware(Guard, hosts=LOCAL_NAMES, headers=_HEADERS)],
         exception_handlers={
             RegraftError: _refused,
+            ClientDisconnect: unanswered,
             HTTPException: _unrouted,
             Exception: _unforeseen,
         },

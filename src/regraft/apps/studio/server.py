@@ -1,18 +1,17 @@
 """The process of the studio: address, session, start and shutdown."""
 
-import contextlib
-import signal
 import threading
 import webbrowser
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import uvicorn
 from jaxtyping import Float
 
+from regraft.apps.serve.connections import limited_server, quiet_signals
 from regraft.apps.serve.server import bound_socket
-from regraft.apps.studio.app import Studio, build_app
+from regraft.apps.studio.app import LIMITS, Studio, build_app
 from regraft.apps.studio.labelfile import COLUMNS, LabelFile
 from regraft.apps.studio.labelling import Session, Vectors, checked_classes
 from regraft.apps.studio.models import Models
@@ -59,25 +58,14 @@ def studio(
         if opens_browser:
             # Later: a fast browser would find no server yet.
             threading.Timer(0.5, webbrowser.open, [address]).start()
-        with _quiet_signals():
+        with quiet_signals():
             server.run(sockets=[listener])
     progress.say("Stopped. All labels are in their file." if session else "Stopped.")
 
 
 def build_server(parts: Studio) -> uvicorn.Server:
     """All parts put together, not yet running."""
-    config = uvicorn.Config(
-        build_app(parts),
-        lifespan="on",
-        ws="none",
-        log_config=None,
-        log_level="error",
-        access_log=False,
-        server_header=False,
-        limit_concurrency=100,
-        timeout_graceful_shutdown=5,
-    )
-    return uvicorn.Server(config)
+    return limited_server(build_app(parts), limits=LIMITS, stop_seconds=5)
 
 
 def build_session(
@@ -136,15 +124,3 @@ def _base_vectors(base: Path) -> Vectors:
         return document_vectors([run], texts)
 
     return vectors
-
-
-@contextlib.contextmanager
-def _quiet_signals() -> Iterator[None]:
-    """uvicorn stops at a signal, and then sends it again to whom it would have struck."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda number, frame: None) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
