@@ -48,10 +48,11 @@ WRITTEN = """\
 | `tokens/` | during training, unless one was given: the token store |
 | `run.lock` | held by the process that writes here |
 
-A blend (`regraft fit`) has a folder for each member in `members/` instead of `model.safetensors`
-(`member.json`, `vocabulary.json` and `member.safetensors`), and `plan.json`: the steps of each
-base. While it runs, `bases/` holds a run folder for each base and `clock.json` the time it has
-taken; once the bases are folded into the table of the member `features`, both are removed. A
+A blend (`regraft fit`) has a folder for each member with non-zero weight in `members/` instead of
+`model.safetensors` (`member.json`, `vocabulary.json` and `member.safetensors`; that of `features`
+at any weight, for `--update`), and `plan.json`: the steps of each base. While it runs, `bases/` holds a run folder for each base, `clock.json` the
+time it has taken, and `baselines/` the members of weight 0, which only `--test` reads; all three
+are removed at the end, once the bases are folded into the table of the member `features`. A
 comparison writes `report.html`, `report.md`, `report.json` and its figures.
 """
 

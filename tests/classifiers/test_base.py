@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from random_runs import write_run
 from tampering import change_facts
-from tiny_blends import blend_dir
+from tiny_blends import light_blend
 
 from regraft.classifiers import base
 from regraft.classifiers.base import (
@@ -38,8 +38,9 @@ KINDS = ["blend", "linear", "latent", "folded", "embedding", "nbsvm", "classifie
 @pytest.fixture(scope="module")
 def folders(shared_base, tmp_path_factory) -> dict[str, Path]:
     """A folder of every kind that can be made without another library."""
-    blend = blend_dir(tmp_path_factory, num_labels=2)
     folder = tmp_path_factory.mktemp("kinds")
+    blend = folder / "blend"
+    light_blend().save(blend)
     reviews = synthetic_reviews(num_documents=30, seed=3)
     examples = [Example(review.text, review.label, "made", 1) for review in reviews]
     fit_naive_bayes(examples, examples, labels=labels_of(examples)).save(folder / "nbsvm")

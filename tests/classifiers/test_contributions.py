@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.feature_extraction.text import TfidfVectorizer
-from tiny_blends import blend_dir
+from tiny_blends import blend_dir, light_blend
 
 from regraft.classifiers.attribution import log_odds
 from regraft.classifiers.base import load_classifier
@@ -22,8 +22,10 @@ TEXTS = [
 ]
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[2, 3, "latent"])
 def fitted(request, tmp_path_factory):
+    if request.param == "latent":
+        return light_blend(3)
     return load_classifier(blend_dir(tmp_path_factory, num_labels=request.param))
 
 

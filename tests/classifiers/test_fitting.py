@@ -73,11 +73,9 @@ def test_folder_holds_members_no_bases_and_no_pickle(fitted):
     names = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
     assert {"run.json", "config.json", "tokenizer.json"} <= names
     assert {path.suffix for path in map(Path, names)} <= {".json", ".jsonl", ".csv", ".safetensors"}
-    assert {name.split("/")[1] for name in names if name.startswith("members/")} == {
-        "linear",
-        "latent",
-        "features",
-    }
+    # A member of weight 0 is scored, not kept, unless `fit --update` needs its table.
+    members = {name.split("/")[1] for name in names if name.startswith("members/")}
+    assert members == {"features", *(name for name, part in result.weights.items() if part > 0)}
     assert {path.name for path in out.iterdir()} == {
         "run.json",
         "config.json",
@@ -96,9 +94,9 @@ def test_folder_holds_members_no_bases_and_no_pickle(fitted):
     says = {name: score.weight for name, score in result.scores.items() if name != "blend"}
     assert sum(says.values()) == pytest.approx(1)
     assert (says["latent"], result.scores["blend"].weight) == (0, None)
-    # Judged, so that it can be beaten, but not heard.
+    # A baseline.
     assert result.weights["latent"] == 0
-    assert {*load_classifier(out).active_members} <= {"linear", "features"}
+    assert {*load_classifier(out).active_members} <= {*load_classifier(out).members} == members
 
 
 def test_label_issues_are_rows_of_the_training_file(fitted, files):
@@ -156,7 +154,7 @@ def scores(run_dir: Path, path: Path) -> dict[str, Evaluation]:
 def test_test_file_is_scored_for_the_blend_and_every_member(fitted, files):
     out, result = fitted
     tested = scores(out, files["test"])
-    assert tested.keys() == result.scores.keys()
+    assert tested.keys() == {"blend", *load_classifier(out).members}
     right = load_classifier(out).predict(
         [json.loads(line)["text"] for line in files["test"].read_text().splitlines()]
     )
@@ -333,7 +331,10 @@ def test_command_ends_with_a_verdict_and_a_report(files, tmp_path, monkeypatch):
     assert "The blend reaches" in done.output
     page = (out / "report" / "report.html").read_text()
     assert "The blend reaches" in page
-    assert (out / "report" / "report.json").exists()
+    # The latent member has weight 0: compared, then removed.
+    arms = json.loads((out / "report" / "report.json").read_text())["tested"]["arms"]
+    assert [arm["name"] for arm in arms] == ["blend", "linear", "latent", "features"]
+    assert not (out / "baselines").exists()
     # The folder still holds a classifier, and nothing that is in its way.
     assert load_classifier(out).labels == ("negative", "positive")
 

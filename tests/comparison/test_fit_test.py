@@ -1,6 +1,8 @@
 """`fit --test` is a comparison: the blend, its members and the baselines on one test file."""
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 from conftest import TINY, write_examples
 
 from regraft.classifiers.base import load_classifier
+from regraft.classifiers.blend import Blend
 from regraft.classifiers.fitting import fit
 from regraft.classifiers.scoring import score_classifier
 from regraft.comparison import Comparison, compare, compare_fitted
@@ -53,7 +56,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def run_dir(files: dict[str, Path]) -> Path:
     folder = files["text"].parent / "run"
     settings = resolve("pretrain", preset="bag", overrides=SMALL)
-    fit([files["text"]], train=files["train"], out=folder, settings=settings, bases=2)
+    fit(
+        [files["text"]],
+        train=files["train"],
+        out=folder,
+        settings=settings,
+        bases=2,
+        keep_baselines=True,
+    )
     return folder
 
 
@@ -66,7 +76,8 @@ def test_blend_is_compared_with_its_members(
     assert [arm.role for arm in found.arms] == ["base", "rival", "rival", "base"]
     blend = load_classifier(run_dir)
     examples = load_examples(test, data=resolve("finetune").data)
-    classifiers = {"blend": blend, **blend.members}
+    latent = load_classifier(run_dir / "baselines" / "latent")
+    classifiers = {"blend": blend, "latent": latent, **blend.members}
     scores = {name: score_classifier(one, examples) for name, one in classifiers.items()}
     for arm in found.arms:
         assert arm.test_accuracy.mean == pytest.approx(scores[arm.name].accuracy.mean)
@@ -77,6 +88,22 @@ def test_blend_is_compared_with_its_members(
     assert found.verdict.startswith("The blend ")
     assert (found.tuned_on, found.request, found.num_valid) == ("cross-validation", None, 0)
     assert Comparison.from_dict(comparison_to_dict(found)) == found
+
+
+def test_linear_of_weight_0_is_compared_though_nothing_kept_it(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    test = write_lines(tmp_path / "test.jsonl", reviews(30, seed=4))
+    before = compare_fitted(run_dir, test=test)
+    blend = Blend.load(run_dir)
+    result = {**blend.info.result, "weights": {"linear": 0.0, "latent": 0.0, "features": 1.0}}
+    features = {"features": blend.members["features"]}
+    replace(blend, info=replace(blend.info, result=result), by_name=features).save(tmp_path / "run")
+    shutil.copy(run_dir / "examples.jsonl", tmp_path / "run")
+    found = compare_fitted(tmp_path / "run", test=test)
+    assert [arm.name for arm in found.arms] == ["blend", "linear", "features"]
+    assert found.arms[1].test_accuracy == before.arms[1].test_accuracy
+    assert found.arms[0].test_accuracy == found.arms[2].test_accuracy
 
 
 def test_reading_the_labels_again_is_one_opening(run_dir: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from regraft.classifiers import FitResult, fit, load_classifier
+from regraft.classifiers import FitResult, fit, load_classifier, remove_baselines
 from regraft.comparison import (
     REPORT_NAME,
     Comparison,
@@ -315,6 +315,7 @@ def _fit(
         out=out_dir,
         settings=settings,
         minutes=plan.fit_minutes,
+        keep_baselines=True,
         resume=resume,
         progress=progress,
     )
@@ -325,6 +326,7 @@ def _fit(
         command=command,
         progress=progress,
     )
+    remove_baselines(out_dir)
     test = load_examples(paths["test"], data=settings.data)
     return FittedDemo(result, tested, _predictions(out_dir, test=test), out_dir)
 

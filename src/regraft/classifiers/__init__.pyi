@@ -8,7 +8,7 @@ from .base import (
     register_classifier,
     run_fingerprint,
 )
-from .blend import Blend
+from .blend import Blend, baselines_dir
 from .distillation import STUDENT_PRESET, DistillResult, distill
 from .embeddings import BaseSpace, EmbeddingModel, document_vectors
 from .epochs import EpochRecord, kept_epoch
@@ -34,7 +34,7 @@ from .finetuning import (
 )
 from .fit_plan import FitLimit
 from .fit_result import FitResult, ScoreChange, Update
-from .fitting import fit, fit_again, fit_examples
+from .fitting import fit, fit_again, fit_examples, remove_baselines
 from .folded import FoldedModel, FoldedSpace
 from .folding import fold_bases
 from .journal import journal_folder
@@ -93,6 +93,7 @@ __all__ = [
     "TextClassifier",
     "TunedRegression",
     "Update",
+    "baselines_dir",
     "blended",
     "check_share",
     "classifier_kinds",
@@ -125,6 +126,7 @@ __all__ = [
     "predict_to_stream",
     "prediction",
     "register_classifier",
+    "remove_baselines",
     "run_fingerprint",
     "save_member",
     "score_classifier",

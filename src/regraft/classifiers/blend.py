@@ -51,12 +51,12 @@ class Blend(Classifier):
 
     @property
     def members(self) -> Mapping[str, Classifier]:
-        """All classifiers that were fitted, those of weight 0 as well."""
+        """Classifiers by name; one of weight 0 is there only if `fit --update` needs its table."""
         return self.by_name
 
     @property
     def weights(self) -> Mapping[str, float]:
-        """The weight of each member; they add up to 1."""
+        """The weight of every member that was fitted, kept or not; they add up to 1."""
         weights: Mapping[str, float] = self.info.result["weights"]
         return weights
 
@@ -144,13 +144,16 @@ class Blend(Classifier):
                 remedy="Repeat the command that started it with --resume, or use another folder.",
             )
         weights = _checked_weights(run_dir, info)
-        members = [f"{MEMBERS_NAME}/{name}" for name in weights]
+        names = [
+            name for name, part in weights.items() if part > 0 or member_dir(run_dir, name).exists()
+        ]
+        members = [f"{MEMBERS_NAME}/{name}" for name in names]
         check_run_files(run_dir, info, needed=["config.json", "tokenizer.json", *members])
         blend = cls(
             info=info,
             settings=read_settings(run_dir),
             tokenizer=load_tokenizer(run_dir / "tokenizer.json"),
-            by_name={name: load_classifier(member_dir(run_dir, name)) for name in weights},
+            by_name={name: load_classifier(member_dir(run_dir, name)) for name in names},
         )
         for name, member in blend.by_name.items():
             if member.labels != info.labels:
@@ -187,3 +190,8 @@ def _checked_weights(run_dir: Path, info: RunInfo) -> dict[str, float]:
 def member_dir(run_dir: Path, name: str) -> Path:
     """The folder of a member."""
     return run_dir / MEMBERS_NAME / name
+
+
+def baselines_dir(run_dir: Path) -> Path:
+    """The folders of members that nothing reads but `fit --test`, which removes them."""
+    return run_dir / "baselines"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regraft.classifiers.abstention import ALWAYS_ANSWER, Abstention
-from regraft.classifiers.blend import member_dir
+from regraft.classifiers.blend import baselines_dir, member_dir
 from regraft.classifiers.embeddings import BaseSpace, EmbeddingModel, base_dir, bases_dir
 from regraft.classifiers.fit_bases import can_teach, make_bases
 from regraft.classifiers.fit_plan import Clock, FitLimit, read_plan
@@ -78,6 +78,7 @@ def fit(
     bases: int | None = None,
     abstain_below: float | None = None,
     target_accuracy: float | None = None,
+    keep_baselines: bool = False,
     resume: bool = False,
     progress: Progress = SILENT,
 ) -> FitResult:
@@ -87,7 +88,8 @@ def fit(
     `texts` the labelled texts are the text. `settings` are those of pre-training, by default the
     preset `bag`. Without `valid` everything is chosen by cross-validation, so that members learn
     from all labels. Below the confidence `abstain_below` the classifier does not answer;
-    `target_accuracy` chooses that confidence on held-out examples.
+    `target_accuracy` chooses that confidence on held-out examples. `keep_baselines` keeps the
+    members of weight 0, which only `compare_fitted` reads, until `remove_baselines` is called.
     """
     return _fit_files(
         texts,
@@ -97,6 +99,7 @@ def fit(
         settings=settings or resolve("pretrain", preset="bag"),
         limit=FitLimit.of(minutes=minutes, bases=bases),
         abstention=Abstention(abstain_below, target_accuracy),
+        keep_baselines=keep_baselines,
         resume=resume,
         progress=progress,
     )
@@ -109,6 +112,7 @@ def fit_again(
     texts: Sequence[str | Path] = (),
     train: str | Path | None = None,
     valid: str | Path | None = None,
+    keep_baselines: bool = False,
     resume: bool = False,
     progress: Progress = SILENT,
 ) -> FitResult:
@@ -138,6 +142,7 @@ def fit_again(
         settings=read_settings(Path(like)),
         limit=FitLimit.like(plan, minutes=before.minutes),
         abstention=Abstention(before.abstain_below),
+        keep_baselines=keep_baselines,
         fingerprints=read_info(Path(like)).fingerprints,
         resume=resume,
         progress=progress,
@@ -154,6 +159,7 @@ def _fit_files(
     limit: FitLimit,
     abstention: Abstention,
     fingerprints: dict[str, str] | None = None,
+    keep_baselines: bool,
     resume: bool,
     progress: Progress,
 ) -> FitResult:
@@ -180,6 +186,7 @@ def _fit_files(
         limit=limit,
         files={name: list(map(str, paths)) for name, paths in files.items()},
         abstention=abstention,
+        keep_baselines=keep_baselines,
         resume=resume,
         progress=progress,
     )
@@ -196,6 +203,7 @@ def fit_examples(
     limit: FitLimit,
     files: dict[str, list[str]] | None = None,
     abstention: Abstention = ALWAYS_ANSWER,
+    keep_baselines: bool = False,
     resume: bool = False,
     progress: Progress = SILENT,
 ) -> FitResult:
@@ -222,6 +230,7 @@ def fit_examples(
             limit=limit,
             files=files or {},
             abstention=abstention,
+            keep_baselines=keep_baselines,
             resume=resume,
             progress=progress,
         )
@@ -258,6 +267,7 @@ def _fit(
     limit: FitLimit,
     files: dict[str, list[str]],
     abstention: Abstention,
+    keep_baselines: bool,
     resume: bool,
     progress: Progress,
 ) -> FitResult:
@@ -273,7 +283,8 @@ def _fit(
         progress=progress,
     )
     if (finished := read_finished(folder)) is not None:
-        _remove_leftovers(folder, clock)  # a crash may have come before
+        # A crash may have come before.
+        _remove_leftovers(folder, clock, keep_baselines=keep_baselines)
         progress.say(f"{folder.run_dir} is complete already.")
         return finished
     clock.save()
@@ -319,7 +330,7 @@ def _fit(
         files=files,
     )
     folder.complete(result.to_dict())
-    _remove_leftovers(folder, clock)
+    _remove_leftovers(folder, clock, keep_baselines=keep_baselines)
     return result
 
 
@@ -366,13 +377,23 @@ def _fit_all(
     return members, passes
 
 
-def _remove_leftovers(folder: RunFolder, clock: Clock) -> None:
-    """Remove what only the making of a classifier needs: clock, tokens, bases that are folded."""
+def _remove_leftovers(folder: RunFolder, clock: Clock, *, keep_baselines: bool) -> None:
+    """Remove what only the making of a classifier needs: clock, tokens, bases that are folded.
+
+    Members of weight 0, too, unless they will be compared.
+    """
     clock.remove()
     shutil.rmtree(folder.tokens_dir, ignore_errors=True)
     features_dir = member_dir(folder.run_dir, "features")
     if features_dir.exists() and read_member_kind(features_dir) == FoldedModel.kind:
         shutil.rmtree(bases_dir(folder.run_dir), ignore_errors=True)
+    if not keep_baselines:
+        remove_baselines(folder.run_dir)
+
+
+def remove_baselines(run_dir: str | Path) -> None:
+    """Remove the members of weight 0 that a finished fit has kept."""
+    shutil.rmtree(baselines_dir(Path(run_dir)), ignore_errors=True)
 
 
 @dataclass(frozen=True)

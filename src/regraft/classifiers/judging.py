@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from regraft.classifiers.abstention import Abstention
-from regraft.classifiers.blend import member_dir
+from regraft.classifiers.blend import baselines_dir, member_dir
 from regraft.classifiers.fit_result import Judged
 from regraft.classifiers.held_out import ISSUES_NAME, HeldOut, find_label_issues
 from regraft.classifiers.kept_examples import KeptExamples
@@ -37,7 +37,9 @@ def judge(
     curve = () if watched else label_curve(held_out, [e.text for e in examples], weights=weights)
     coverage = coverage_curve(held_out.blend_NC, held_out.targets_N)
     for name, member in members.items():
-        member.save(member_dir(run_dir, name))
+        # The table of the bases is kept at any weight: `fit --update` cannot make it again.
+        is_kept = weights[name] > 0 or name == "features"
+        member.save(member_dir(run_dir, name) if is_kept else baselines_dir(run_dir) / name)
     return Judged(
         labels=labels.names,
         num_train=len(examples),

@@ -20,6 +20,7 @@ from regraft.classifiers.fitting import (
     FOREIGN_SHARE,
     check_examples,
     read_finished,
+    remove_baselines,
     token_coverage,
 )
 from regraft.classifiers.folded import FoldedModel
@@ -147,6 +148,7 @@ def update_examples(
             update=update,
         )
         folder.complete(result.to_dict())
+        remove_baselines(folder.run_dir)
         return result
 
 
@@ -201,11 +203,12 @@ def _refitted(
     """The members on other examples, in the spaces they have."""
     labels, seed = labels_of(examples), blend.settings.train.seed
     members: dict[str, RegressionModel] = {}
+    progress.say("Fitting the member linear.")
+    members["linear"] = fit_linear(examples, watched, labels=labels, seed=seed)
     for name, member in blend.members.items():
-        progress.say(f"Fitting the member {name}.")
         if isinstance(member, LinearModel):
-            members[name] = fit_linear(examples, watched, labels=labels, seed=seed)
             continue
+        progress.say(f"Fitting the member {name}.")
         assert isinstance(member, LatentModel | FoldedModel | EmbeddingModel), "fit made it"
         tuned = fit_in_space(
             member.space, examples, watched, labels=labels, seed=seed, progress=progress

@@ -4,10 +4,18 @@ The classifier is trained already, so nothing is trained here. Tests, leak rule 
 those of every comparison.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from regraft.classifiers import Blend, FitResult, KeptExamples
+from regraft.classifiers import (
+    Blend,
+    Classifier,
+    FitResult,
+    KeptExamples,
+    baselines_dir,
+    fit_linear,
+    load_classifier,
+)
 from regraft.comparison.analysis import Evidence, Provenance, SeedRun, build_comparison, split
 from regraft.comparison.arms import LatentArm, LinearArm
 from regraft.comparison.plan import Cell
@@ -41,7 +49,8 @@ def compare_fitted(
 ) -> Comparison:
     """Open the test file of a finished `fit`, and compare the blend with its members.
 
-    `texts` are the files of unlabelled text that it learned from.
+    `texts` are the files of unlabelled text that it learned from. Members of weight 0 are compared
+    if `fit` has kept them; *linear* always, fitted again if need be.
     """
     run_dir = Path(run_dir)
     blend = Blend.load(run_dir)
@@ -66,7 +75,12 @@ def compare_fitted(
         progress=progress,
     )
     refuse_seen(seen, test, remedy="Use another --test; with --resume nothing is trained again.")
-    runs = _runs(blend, [example.text for example in opened.examples], progress=progress)
+    runs = _runs(
+        blend,
+        {**blend.members, **_baselines(blend, run_dir, kept)},
+        [example.text for example in opened.examples],
+        progress=progress,
+    )
     evidence = Evidence(
         arms=[MEMBER_ARMS[name] for name in runs],
         opened=opened,
@@ -93,16 +107,28 @@ def compare_fitted(
     )
 
 
-def _runs(blend: Blend, texts: Sequence[str], *, progress: Progress) -> dict[str, SeedRun]:
+def _baselines(blend: Blend, run_dir: Path, kept: KeptExamples) -> dict[str, Classifier]:
+    """Members of weight 0 that are not part of the blend."""
+    folder = baselines_dir(run_dir)
+    paths = {name: folder / name for name in blend.weights if (folder / name).exists()}
+    baselines = {name: load_classifier(path) for name, path in paths.items()}
+    if "linear" not in {*blend.members, *baselines}:
+        seed, labels = blend.settings.train.seed, Labels(blend.labels)
+        baselines["linear"] = fit_linear(kept.train, kept.valid, labels=labels, seed=seed)
+    return baselines
+
+
+def _runs(
+    blend: Blend, members: Mapping[str, Classifier], texts: Sequence[str], *, progress: Progress
+) -> dict[str, SeedRun]:
     """The blend and every member as runs."""
     result = FitResult.from_dict(blend.info.result)
-    members = {
-        name: member.predict_proba(texts, progress=progress)
-        for name, member in blend.members.items()
+    answers = {
+        name: member.predict_proba(texts, progress=progress) for name, member in members.items()
     }
-    probabilities = {"blend": blend.combined(members), **members}
+    answers["blend"] = blend.combined(answers)
     runs = {}
-    for name, probabilities_NC in probabilities.items():
+    for name in (name for name in MEMBER_ARMS if name in answers):
         score = result.scores[name]
         runs[name] = SeedRun(
             cell=Cell(name, result.num_train, blend.settings.train.seed),
@@ -110,6 +136,6 @@ def _runs(blend: Blend, texts: Sequence[str], *, progress: Progress) -> dict[str
             # The blend costs all of it, bases included.
             seconds=result.seconds if score.weight is None else score.seconds,
             chosen={} if score.weight is None else {"weight": round(score.weight, 3)},
-            test_NC=probabilities_NC,
+            test_NC=answers[name],
         )
     return runs

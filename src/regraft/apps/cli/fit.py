@@ -146,6 +146,7 @@ def fit(
     with output.progress(out) as progress:
         progress.say(f"Run folder: {out}")
         how: dict[str, Any] = {"out": out, "resume": resume, "progress": progress}
+        how |= {} if update is not None else {"keep_baselines": test is not None}
         if update is not None:
             result = _update(update, inputs, reading, how={**vars(answering), **how})
         elif like is None:
@@ -194,6 +195,7 @@ def _report(
     result: "FitResult", *, test: Path | None, output: options.Output, progress: Progress
 ) -> None:
     """Open the test file, if there is one, write the report and print the result."""
+    from regraft.classifiers import remove_baselines
     from regraft.comparison import compare_fitted
     from regraft.report import comparison_to_dict, write_fit_report
 
@@ -208,6 +210,7 @@ def _report(
             progress=progress,
         )
     report = write_fit_report(result, tested, run_dir / "report", command=command)
+    remove_baselines(run_dir)
     if output.json:
         values = result.to_dict()
         if tested is not None:
