@@ -50,10 +50,11 @@ WRITTEN = """\
 
 A blend (`regraft fit`) has a folder for each member with non-zero weight in `members/` instead of
 `model.safetensors` (`member.json`, `vocabulary.json` and `member.safetensors`; that of `features`
-at any weight, for `--update`), and `plan.json`: the steps of each base. While it runs, `bases/` holds a run folder for each base, `clock.json` the
-time it has taken, and `baselines/` the members of weight 0, which only `--test` reads; all three
-are removed at the end, once the bases are folded into the table of the member `features`. A
-comparison writes `report.html`, `report.md`, `report.json` and its figures.
+at any weight, for `--update`), and `plan.json`: the steps of each base. While it runs, `bases/`
+holds a run folder for each base, `clock.json` the time it has taken, and `baselines/` the members
+of weight 0, which only `--test` reads; all three are removed at the end, once the bases are folded
+into the table of the member `features`. A comparison writes `report.html`, `report.md`,
+`report.json` and its figures.
 """
 
 BESIDES = """\

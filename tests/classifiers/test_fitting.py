@@ -152,7 +152,7 @@ def scores(run_dir: Path, path: Path) -> dict[str, Evaluation]:
 
 
 def test_test_file_is_scored_for_the_blend_and_every_member(fitted, files):
-    out, result = fitted
+    out, _ = fitted
     tested = scores(out, files["test"])
     assert tested.keys() == {"blend", *load_classifier(out).members}
     right = load_classifier(out).predict(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from regraft.classifiers.base import Classifier, load_classifier, register_classifier
 from regraft.classifiers.contributions import Parts
+from regraft.classifiers.folded import FoldedModel
 from regraft.classifiers.weights import blended
 from regraft.config import DataSettings, Settings
 from regraft.data import Content, Tokenizer, load_tokenizer
@@ -149,13 +150,16 @@ class Blend(Classifier):
         ]
         members = [f"{MEMBERS_NAME}/{name}" for name in names]
         check_run_files(run_dir, info, needed=["config.json", "tokenizer.json", *members])
+        by_name = {name: load_classifier(member_dir(run_dir, name)) for name in names}
+        # A folded member has read it already.
+        spaces = [member.space for member in by_name.values() if isinstance(member, FoldedModel)]
         blend = cls(
             info=info,
             settings=read_settings(run_dir),
-            tokenizer=load_tokenizer(run_dir / "tokenizer.json"),
-            by_name={name: load_classifier(member_dir(run_dir, name)) for name in names},
+            tokenizer=spaces[0].tokenizer if spaces else load_tokenizer(run_dir / "tokenizer.json"),
+            by_name=by_name,
         )
-        for name, member in blend.by_name.items():
+        for name, member in by_name.items():
             if member.labels != info.labels:
                 raise RunFolderError(
                     f"{member_dir(run_dir, name)} has other labels than {run_dir / 'run.json'}.",

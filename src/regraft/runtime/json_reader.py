@@ -13,6 +13,7 @@ MAX_JSON_BYTES = 1 << 28
 MAX_JSON_DEPTH = 64
 # Of integers; 64 bits have 20.
 MAX_JSON_DIGITS = 40
+_NESTED = {dict, list}
 
 
 def read_json(path: Path) -> Any:
@@ -40,14 +41,13 @@ def parse_json(text: str | bytes) -> Any:
 
 def _depth(value: Any) -> int:
     """How many lists and objects contain each other, without recursion."""
-    depth, level = 0, [value]
-    while level := [part for part in level if isinstance(part, (dict, list))]:
+    depth, level = 0, [value] if type(value) in _NESTED else []
+    while level and depth <= MAX_JSON_DEPTH:
         depth += 1
-        if depth > MAX_JSON_DEPTH:
-            break
-        level = [
-            child for part in level for child in (part.values() if type(part) is dict else part)
-        ]
+        parts = [part.values() if type(part) is dict else part for part in level]
+        # Most parts are long and flat, such as a vocabulary: their types are few, and found fast.
+        parts = [part for part in parts if not _NESTED.isdisjoint(map(type, part))]
+        level = [child for part in parts for child in part if type(child) in _NESTED]
     return depth
 
 
