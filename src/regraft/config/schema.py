@@ -158,6 +158,11 @@ class ObjectiveSettings(_Section):
         Gt(0),
         Doc("Weight at the end of the stage, approached in a straight line; off means no change."),
     ] = 0.1
+    num_bags: Annotated[
+        int,
+        Ge(1),
+        Doc("Stage words: so many bags are trained and folded into the embeddings."),
+    ] = 4
     half_length: Annotated[
         int, Ge(8), Doc("Stages with documents: tokens of each half at most.")
     ] = 96

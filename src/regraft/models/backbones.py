@@ -34,7 +34,7 @@ from regraft.models.layers import (
     sinusoidal_positions,
     start_small,
 )
-from regraft.models.parameter_count import COUNTS, FamilyCount
+from regraft.models.parameter_count import COUNTS, FamilyCount, Pooling
 
 BackboneClass = TypeVar("BackboneClass", bound="type[Backbone]")
 
@@ -120,8 +120,8 @@ class Backbone(nn.Module):
     def prepare(self, store: TokenStore) -> None:
         """Count in the training text what is counted rather than trained; mostly nothing."""
 
-    def pass_on_embeddings(self) -> None:
-        """Let untrained layers change nothing, where the family can: here it has none."""
+    def pass_on_embeddings(self, *, pooling: Pooling) -> None:
+        """Let untrained layers read a text as the mean of its embeddings; here are none."""
 
     @classmethod
     def build_blocks(cls, settings: ModelSettings) -> nn.ModuleList:
@@ -209,10 +209,14 @@ class Transformer(Backbone):
         """The initial weights."""
         start_small(self)
 
-    def pass_on_embeddings(self) -> None:
+    def pass_on_embeddings(self, *, pooling: Pooling) -> None:
         for block in self.blocks:
             assert isinstance(block, Block)
-            block.start_as_identity()
+            # A vector that stands for the whole text has to gather it once, as late as possible.
+            if pooling != "mean" and block is self.blocks[-1]:
+                block.start_as_mean()
+            else:
+                block.start_as_identity()
 
     def embed(
         self,

@@ -8,7 +8,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -27,8 +27,8 @@ from regraft.models.layers import (
     start_as_scaled_identity,
     start_small,
 )
+from regraft.models.parameter_count import Pooling
 
-Pooling = Literal["last", "mean", "first", "attention"]
 Output = TypeVar("Output")
 
 CAUSAL = ObjectiveSettings()

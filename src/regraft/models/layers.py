@@ -20,6 +20,8 @@ from regraft.config import ModelSettings
 ROTARY_BASE = 160_000.0
 # Standard deviation of the initial weights in all families but the lab's.
 INITIAL_DEVIATION = 0.02
+# How much the mean of all vectors counts against one of them, where a block starts as the mean.
+MEAN_SHARE = 8.0
 # Scale at which a dense layer with GELU or tanh passes pooled vectors on almost unchanged.
 NEARLY_LINEAR = 0.5
 
@@ -241,6 +243,7 @@ class Block(nn.Module):
     """One layer: attention and feed-forward, each with a residual connection."""
 
     attention: Attention
+    linear2: nn.Linear
 
     def forward(
         self, x_BTD: Float[Tensor, "B T D"], *, sight: Sight, cache: KeyValueCache | None = None
@@ -249,7 +252,24 @@ class Block(nn.Module):
         raise NotImplementedError
 
     def start_as_identity(self) -> None:
-        """Change nothing until trained. A block that normalises its sums cannot, and stays."""
+        """Until trained, change nothing but the scale."""
+        for linear in (self.attention.out_proj, self.linear2):
+            nn.init.zeros_(linear.weight)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
+
+    def start_as_mean(self) -> None:
+        """Until trained, add to each vector the mean of those it may look at, many times over."""
+        self.start_as_identity()
+        width = self.attention.out_proj.in_features
+        with torch.no_grad():
+            query_weight, _, value_weight = self.attention.in_proj.weight.split(width)
+            # All scores are 0 without queries; keys stay, or queries would never learn.
+            query_weight.zero_()
+            nn.init.eye_(value_weight).mul_(math.sqrt(MEAN_SHARE))
+            if self.attention.in_proj.bias is not None:
+                self.attention.in_proj.bias.zero_()
+            nn.init.eye_(self.attention.out_proj.weight).mul_(math.sqrt(MEAN_SHARE))
 
     def attention_weights(
         self, x_BTD: Float[Tensor, "B T D"], *, sight: Sight
@@ -322,10 +342,6 @@ class PreNormBlock(Block):
         x_BTD = x_BTD + self.dropout(y_BTD)
         h_BTF, gate_BTF = self.linear1(self.norm2(x_BTD)).chunk(2, dim=-1)
         return x_BTD + self.linear2(self.dropout(F.gelu(h_BTF) * gate_BTF))
-
-    def start_as_identity(self) -> None:
-        nn.init.zeros_(self.attention.out_proj.weight)
-        nn.init.zeros_(self.linear2.weight)
 
     def attention_weights(
         self, x_BTD: Float[Tensor, "B T D"], *, sight: Sight

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
@@ -31,8 +30,8 @@ from regraft.data import (
     pretraining_rows,
 )
 from regraft.errors import DataError
-from regraft.models import Model, NoHead, Pooling, build_backbone
-from regraft.runtime import Progress, device, seeded, world, write_json
+from regraft.models import Model, Pooling
+from regraft.runtime import Progress, device, world, write_json
 from regraft.training.checkpoint import kept_steps
 from regraft.training.documents import documents, documents_and_language
 from regraft.training.loaded_run import write_tensors
@@ -49,6 +48,7 @@ from regraft.training.objectives import (
 from regraft.training.run_folder import RunFolder
 from regraft.training.sampled_loss import TokenSampler, build_sampler
 from regraft.training.sharding import whole
+from regraft.training.words import build_bag, of_bag, start_as_bags
 
 # Enough for a steady validation loss (its standard error is then about 0.03 nats), few enough to
 # cost seconds even with a vocabulary of 50,000. Their time counts against a budget in minutes.
@@ -202,52 +202,91 @@ def run_stages(
             model.load_state_dict(load_file(_previous(folder, names, number)))
         if len(names) > 1:
             progress.say(f"Stage {number + 1} of {len(names)}: {name}.")
-        words_seconds = sum(summary.seconds for summary in summaries if summary.name == "words")
-        learner = _bag_like(model, settings=settings, corpus=corpus) if name == "words" else model
-        stage = _build_stage(
-            name,
-            names,
-            corpus=corpus,
-            settings=settings,
-            words_seconds=words_seconds,
-            progress=progress,
-        )
-        summary = _run(
-            stage,
-            model=learner,
-            checkpoint_name="" if len(names) == 1 else path.name,
-            num_steps_before=sum(summary.num_steps for summary in summaries),
-            folder=folder,
-            progress=progress,
-        )
         if name == "words":
-            take_embeddings(model, learner)
+            summary = _run_words(
+                path,
+                names,
+                model=model,
+                corpus=corpus,
+                folder=folder,
+                settings=settings,
+                progress=progress,
+            )
+        else:
+            stage = _build_stage(
+                name,
+                names,
+                corpus=corpus,
+                settings=settings,
+                words_seconds=sum(done.seconds for done in summaries if done.name == "words"),
+                progress=progress,
+            )
+            summary = _run(
+                stage,
+                model=model,
+                checkpoint_name="" if len(names) == 1 else path.name,
+                num_steps_before=sum(done.num_steps for done in summaries),
+                folder=folder,
+                progress=progress,
+            )
         summaries.append(summary)
         if not is_last:
             _keep(model, path, summary=summary)
     return model, summaries
 
 
-def take_embeddings(model: Model, bag: Model) -> None:
-    """Start as the bag: its vectors, as large as the model's own, and layers that pass them on.
-
-    Layers that cannot start as the identity stay as they are.
-    """
-    own, taken = model.backbone.embedding.weight, bag.backbone.embedding.weight
-    with torch.no_grad():
-        taken = whole(taken).to(own.device)
-        own.copy_(taken * (own.std() / taken.std()))
-    model.backbone.pass_on_embeddings()
-
-
-def _bag_like(model: Model, *, settings: Settings, corpus: Corpus) -> Model:
-    """A bag of the model's tokens, as wide as the model; without pairs of neighbours."""
-    shape = dataclasses.replace(
-        resolve("pretrain", preset="bag").model, width=model.backbone.settings.width, num_pairs=1
+def _run_words(
+    path: Path,
+    names: Sequence[str],
+    *,
+    model: Model,
+    corpus: Corpus,
+    folder: RunFolder,
+    settings: Settings,
+    progress: Progress,
+) -> StageSummary:
+    """Train bags one after the other and let the model start from them."""
+    num_bags = settings.objective.num_bags
+    parts = [path.with_name(f"{path.name}-{number + 1}") for number in range(num_bags)]
+    summaries: list[StageSummary] = []
+    for number, part in enumerate(parts):
+        if not _is_finished(part):
+            own = of_bag(settings, number)
+            bag = build_bag(
+                settings.model.width, vocab_size=corpus.tokenizer.vocab_size, seed=own.train.seed
+            )
+            summary = _run(
+                _build_stage(
+                    "words",
+                    names,
+                    corpus=corpus,
+                    settings=own,
+                    progress=progress,
+                ),
+                model=bag,
+                checkpoint_name=part.name,
+                num_steps_before=sum(summary.num_steps for summary in summaries),
+                folder=folder,
+                progress=progress,
+            )
+            _keep(bag, part, summary=summary)
+        summaries.append(_read_summary(part))
+    start_as_bags(
+        model,
+        [_weights_path(part) for part in parts],
+        store=corpus.train,
+        pooling=_pooling(settings),
+        seed=settings.train.seed,
     )
-    with seeded(settings.train.seed, stream="words"):
-        backbone = build_backbone(shape, vocab_size=corpus.tokenizer.vocab_size)
-    return Model(backbone, NoHead())
+    return StageSummary(
+        name="words",
+        num_steps=sum(summary.num_steps for summary in summaries),
+        num_tokens=sum(summary.num_tokens for summary in summaries),
+        num_slots=sum(summary.num_slots for summary in summaries),
+        seconds=sum(summary.seconds for summary in summaries),
+        num_threads=summaries[-1].num_threads,
+        readings=summaries[-1].readings,
+    )
 
 
 def _build_stage(
@@ -256,7 +295,7 @@ def _build_stage(
     *,
     corpus: Corpus,
     settings: Settings,
-    words_seconds: float,
+    words_seconds: float = 0.0,
     progress: Progress,
 ) -> _Stage:
     train = _train_settings(
@@ -394,7 +433,9 @@ def _train_settings(
             steps=None,
             epochs=passes,
             # With both, what is over first ends it.
-            minutes=None if train.minutes is None else WORDS_SHARE * train.minutes,
+            minutes=None
+            if train.minutes is None
+            else WORDS_SHARE * train.minutes / settings.objective.num_bags,
             # What bags are trained with needs whole tables.
             optimizer=own.optimizer if train.parallel == "ddp" else "adamw",
             lr=own.lr,
