@@ -62,6 +62,8 @@ def light_blend(num_labels: int = 2) -> Blend:
         "weights": weights,
         "temperature": 1.25,
         "abstain_below": None,
+        "thresholds": [],
+        "priors": [],
     }
     settings = resolve("pretrain", preset="bag", overrides=TINY_BAG)
     texts = [review.text for review in reviews]

@@ -385,3 +385,24 @@ def test_command_reads_settings_from_a_file(files, tmp_path):
     done = CliRunner().invoke(app, ["fit", "--text", str(files["text"])])
     assert done.exit_code == 2
     assert "--train is missing" in done.stderr
+
+
+def test_balanced_classes_count_the_same(files, settings, tmp_path):
+    rows = [json.loads(line) for line in files["train"].read_text().splitlines()]
+    rare = [row for row in rows if row["label"] == "positive"][:8]
+    uneven = [row for row in rows if row["label"] == "negative"] + rare
+    train = tmp_path / "train.jsonl"
+    train.write_text("".join(json.dumps(row) + "\n" for row in uneven), encoding="utf-8")
+    weighted = resolve("fit", preset="bag", overrides={**SMALL, "train.class_weight": "balanced"})
+    runs = {
+        name: fit(train=train, out=tmp_path / name, settings=chosen, minutes=0.1)
+        for name, chosen in (("plain", settings), ("balanced", weighted))
+    }
+    priors = np.array(runs["balanced"].priors)
+    assert priors.tolist() == [(len(uneven) - 8) / len(uneven), 8 / len(uneven)]
+    assert runs["plain"].priors == ()
+    plain, balanced = (load_classifier(tmp_path / name) for name in runs)
+    texts = ["A superb camera, I love it.", "It broke after a day."]
+    expected = plain.predict_proba(texts) / priors
+    expected /= expected.sum(axis=1, keepdims=True)
+    assert balanced.predict_proba(texts) == pytest.approx(expected, abs=1e-9)

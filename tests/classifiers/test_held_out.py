@@ -59,5 +59,16 @@ def test_blend_is_a_distribution_scored_like_its_members(held_out: HeldOut) -> N
     assert temperature > 0
     scores = held_out.scores(weights)
     assert scores.keys() == {"blend", "linear", "latent"}
-    right_N = held_out.blend_NC.argmax(axis=1) == held_out.targets_N
+    right_N = held_out.blend_NC.argmax(axis=1) == held_out.targets
     assert scores["blend"].accuracy.mean == pytest.approx(right_N.mean())
+
+
+def test_priors_move_errors_from_the_rare_class(held_out: HeldOut) -> None:
+    """As if all classes were equally frequent: a class of few examples is predicted more often."""
+    targets = held_out.targets.copy()
+    priors = np.array([0.9, 0.1])
+    balanced = HeldOut(held_out.members, targets, seed=0, priors_C=priors)
+    ratios = balanced.blend_NC / held_out.blend_NC * priors
+    assert np.ptp(ratios, axis=1) == pytest.approx(np.zeros(120), abs=1e-9)
+    assert balanced.blend_NC.sum(axis=1) == pytest.approx(np.ones(120))
+    assert (balanced.blend_NC[:, 1] > held_out.blend_NC[:, 1]).all()

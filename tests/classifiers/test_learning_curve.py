@@ -29,7 +29,7 @@ def curve_of(num: int) -> tuple[LabelPoint, ...]:
     labels = labels_of(train)
     linear = fit_linear(train, [], labels=labels)
     held_out = HeldOut({"linear": linear}, labels.targets(train), seed=0)
-    return label_curve(held_out, [example.text for example in train], weights={"linear": 1.0})
+    return label_curve(held_out, weights={"linear": 1.0})
 
 
 def test_curve_measures_parts_and_forecasts_more() -> None:
@@ -58,12 +58,12 @@ def test_forecast_of_a_power_law_holds_its_continuation() -> None:
     generator = np.random.default_rng(1)
     luck = generator.random(400)
     correct = np.stack([luck > 0.4 * (size / 100) ** -0.4 for size in sizes])
-    (point,) = _forecasts(correct, sizes, [1_600], seed=0)
+    (point,) = _forecasts(correct.astype(float), sizes, [1_600], seed=0)
     truth = 1 - 0.4 * 16**-0.4
     assert point.accuracy.low < truth < point.accuracy.high
     assert point.accuracy.high - point.accuracy.low < 0.2
 
 
 def test_forecast_without_errors_is_near_one() -> None:
-    (point,) = _forecasts(np.ones((5, 50), dtype=bool), [10, 14, 20, 28, 40], [80], seed=0)
+    (point,) = _forecasts(np.ones((5, 50)), [10, 14, 20, 28, 40], [80], seed=0)
     assert point.accuracy.mean == pytest.approx(0.99, abs=0.011)

@@ -192,3 +192,51 @@ def test_regression_refuses_facts_that_do_not_fit(tmp_path, facts, reason):
     with pytest.raises(RunFolderError) as caught:
         TunedRegression.load(tmp_path)
     assert caught.value.problem == f"{path} describes no regression member: {reason}."
+
+
+def label_sets(num_rows: int, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows, and for each of three labels whether it lies on one side; the last row has none."""
+    rows = np.random.default_rng(seed).normal(size=(num_rows, 5))
+    sides = np.random.default_rng(8).normal(size=(5, 3))
+    targets = (rows @ sides + np.array([0.0, -1.0, -1.5]) > 0).astype(np.int64)
+    targets[-1] = 0
+    return rows, targets
+
+
+def test_label_sets_have_one_regression_each_and_one_shift():
+    rows, targets = label_sets(90, seed=1)
+    tuned = tune(rows, targets, labels=NAMES)
+    chances = tuned.probabilities(rows)
+    log_odds = np.log(chances) - np.log(1 - chances)
+    shifts = []
+    for target in range(3):
+        alone = LogisticRegression(C=tuned.regularisation, max_iter=2_000)
+        alone.fit(rows, targets[:, target])
+        shifts.append(log_odds[:, target] - alone.decision_function(rows))
+    assert np.ptp(shifts) == pytest.approx(0, abs=1e-6)
+    # Held out, they are right on average.
+    assert tuned.judged_NC.sum() == pytest.approx(targets.sum(), rel=0.02)
+
+
+def test_label_that_all_rows_have_or_none_is_a_constant():
+    rows, targets = label_sets(20, seed=2)
+    targets[:, 0], targets[:, 1] = 1, 0
+    chances = tune(rows, targets, labels=NAMES, valid=(rows, targets)).probabilities(rows)
+    assert np.ptp(chances[:, :2], axis=0) == pytest.approx([0, 0])
+    assert chances[0, 0] > 0.5 > chances[0, 1] > 0
+
+
+def test_label_sets_survive_the_disk(tmp_path):
+    rows, targets = label_sets(40, seed=3)
+    tuned = tune(rows, targets[:, :2], labels=("a", "b"))
+    tuned.save(tmp_path / "sets")
+    loaded = TunedRegression.load(tmp_path / "sets")
+    assert np.array_equal(loaded.probabilities(rows), tuned.probabilities(rows))
+
+
+def test_folds_of_label_sets_spread_the_rarest_label():
+    _, targets = label_sets(200, seed=4)
+    folds = stratified_folds(targets, num_folds=NUM_FOLDS, seed=0)
+    rarest = targets.sum(axis=0).argmin()
+    counts = np.bincount(folds, weights=targets[:, rarest])
+    assert counts.max() - counts.min() <= 1

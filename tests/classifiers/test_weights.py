@@ -6,7 +6,7 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
 from regraft.classifiers import weights as blend
-from regraft.classifiers.weights import blended, choose_weights
+from regraft.classifiers.weights import adjusted, blended, choose_weights
 from regraft.stats import metrics
 from regraft.stats.metrics import cross_entropy, fit_temperature
 
@@ -160,3 +160,20 @@ def test_weights_and_temperature_are_the_same_twice():
     first = choose_weights(chances, targets)
     np.testing.assert_array_equal(first, choose_weights(chances, targets))
     assert fit_temperature(chances[0], targets) == fit_temperature(chances[0], targets)
+
+
+def test_label_sets_are_blended_label_by_label():
+    chances = np.array([[[0.2, 0.9, 0.5]], [[0.4, 0.6, 0.1]]])
+    found = blended(chances, np.array([0.7, 0.3]), temperature=2.0, has_label_sets=True)
+    for place in range(3):
+        pair = np.stack([1 - chances[:, :, place], chances[:, :, place]], axis=2)
+        alone = blended(pair, np.array([0.7, 0.3]), temperature=2.0)
+        assert found[0, place] == pytest.approx(alone[0, 1])
+
+
+def test_adjusted_probabilities_are_of_equally_frequent_classes():
+    chances = np.array([[0.9, 0.1], [0.5, 0.5]])
+    found = adjusted(chances, np.array([0.9, 0.1]))
+    assert found[0] == pytest.approx([0.5, 0.5])
+    assert found[1] == pytest.approx([0.1, 0.9])
+    assert adjusted(chances, None) is chances

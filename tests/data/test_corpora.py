@@ -57,6 +57,7 @@ def test_corpora_are_complete() -> None:
         "imdb-50k",
         "20newsgroups",
         "reuters-r8",
+        "reuters-21578",
         "bbc-news",
         "french-books",
         "dutch-books",
@@ -239,6 +240,14 @@ def test_readers_of_each_package_know_its_shape() -> None:
     ]
     news = {"bbc/tech/1.txt": b"\xa35 off", "bbc/tech/2.txt": "£5 off".encode()}
     assert list(corpora._read_class_folders(news)) == [("all", "£5 off", "tech")] * 2
+    wires = [
+        {"title": "T", "body": "B", "topics": ["a", "b", "a"]},
+        {"body": "B"},
+        {"topics": ["a"]},
+    ]
+    assert list(corpora._read_reuters({"a": json.dumps(wires).encode()})) == [
+        ("all", "T\nB", "a|b")
+    ]
     assert list(corpora._read_text_files({"a": b"A speech\n"})) == [("all", "A speech", None)]
 
 

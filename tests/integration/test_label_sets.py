@@ -17,6 +17,9 @@ from safetensors.torch import load_file
 from sklearn.metrics import f1_score
 from tampering import change_facts
 
+from regraft.apps.serve.engine import load_engine
+from regraft.classifiers.attribution import Explainer
+from regraft.classifiers.base import load_classifier
 from regraft.classifiers.estimator import TextClassifier
 from regraft.classifiers.finetuning import MICRO_F1, calibrate, chosen_thresholds, finetune
 from regraft.classifiers.scoring import SetEvaluation, evaluate
@@ -269,8 +272,8 @@ def test_answers_that_are_no_sets_are_refused():
         classifier.fit(texts, [[1, 0], [0, 1]] * 8)
     with pytest.raises(DataError, match="only one label, 'art'"):
         classifier.fit(texts, [{"art"}, set()] * 8)
-    with pytest.raises(ConfigError, match=r"The recipe supports .* several labels each"):
-        TextClassifier().fit(texts, sets)
+    with pytest.raises(ConfigError, match=r"The recipe supports .* not pairs of texts"):
+        TextClassifier().fit([(text, text) for text in texts], sets)
     with pytest.raises(ConfigError, match=r"supports .* one label each, not .* several labels"):
         TextClassifier("scratch", settings={**TINY, "data.label_separator": "|"}).fit(
             texts, ["a", "b"] * 8
@@ -391,18 +394,24 @@ def test_what_knows_one_label_says_so(
     unlabelled = ["--self-train", 1, "--text", files["test"]]
     told = run("finetune", "--base", shared_base, *train, "--label-separator", "|", *unlabelled)
     assert_names(refusal(told), "--self-train supports", "data.label_separator is '|'")
-    fit = run("fit", "--text", files["test"], *train[:4], sets)
-    assert "data.label_separator: pre-training reads no labels" in refusal(fit)
-    explained = run("explain", set_run, "a soup")
-    assert_names(refusal(explained), "An explanation supports", "data.label_separator is '|'")
-    served = run("serve", set_run)
-    assert_names(refusal(served), "`regraft serve` supports", "data.label_separator is '|'")
+    pretrained = run("pretrain", files["test"], "--out", out, sets)
+    assert "data.label_separator: pre-training reads no labels" in refusal(pretrained)
     learned = run("evaluate", shared_classifier, files["test"], "--label-separator", "|")
     assert_names(refusal(learned), shared_classifier, "several labels", "'|'")
     with pytest.raises(ConfigError, match="supports single texts with several labels"):
         evaluate(set_run, files["test"], data=resolve("finetune").data)
     with pytest.raises(ConfigError, match="gives every text one label"):
         TextClassifier.load(shared_classifier).predict_sets(["a"])
+
+
+def test_network_of_label_sets_is_explained_and_served(set_run: Path):
+    classifier, text = load_classifier(set_run), "a soup on the train"
+    explained = Explainer(classifier).explain(text, "food")
+    assert explained.method == "leave-one-out"
+    chance = classifier.predict_proba([text])[0, classifier.labels.index("food")]
+    assert explained.output == pytest.approx(np.log(chance / (1 - chance)), abs=1e-6)
+    (answer,) = load_engine(set_run, runtime="torch").classify([text])
+    assert isinstance(answer["label"], list)
 
 
 def test_run_that_lost_its_thresholds_is_refused(set_run: Path, tmp_path: Path):

@@ -47,7 +47,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 def fit_result(run_dir: Path, **changes: object) -> FitResult:
     scores = {
-        name: MemberScore(interval(score - 0.01, 0.03), weight=WEIGHTS.get(name), seconds=12.5)
+        name: MemberScore(interval(score - 0.01, 0.03), score - 0.02, WEIGHTS.get(name), 12.5)
         for name, score in ACCURACIES.items()
     }
     result = FitResult(
@@ -64,6 +64,8 @@ def fit_result(run_dir: Path, **changes: object) -> FitResult:
         temperature=1.21,
         num_label_issues=0,
         abstain_below=None,
+        thresholds=(),
+        priors=(),
         coverage=(),
         label_curve=(),
         minutes=10.0,

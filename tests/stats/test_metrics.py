@@ -361,3 +361,23 @@ def test_steady_temperature_without_evidence_is_one() -> None:
     assert metrics.steady_temperature(even, np.arange(30) % 2) == 1.0
     unknown = np.array([[1.0, 0.0]] * 3)
     assert metrics.steady_temperature(unknown, np.array([1, 1, 1])) == 1.0
+
+
+def test_decisions_of_label_sets_are_between_no_and_yes():
+    chances_MNC = np.random.default_rng(1).uniform(size=(2, 3, 4))
+    targets_NC = np.random.default_rng(2).integers(2, size=(3, 4))
+    pairs, targets = metrics.decisions(chances_MNC, targets_NC)
+    assert pairs.shape == (2, 12, 2)
+    assert pairs.sum(axis=-1) == pytest.approx(np.ones((2, 12)))
+    assert pairs[1, 5].tolist() == [1 - chances_MNC[1, 1, 1], chances_MNC[1, 1, 1]]
+    assert targets[5] == targets_NC[1, 1]
+    single = np.array([2, 0, 1])
+    assert metrics.decisions(chances_MNC, single) == (chances_MNC, single)
+
+
+def test_common_threshold_has_the_best_micro_f1():
+    chances_NC = np.random.default_rng(3).uniform(size=(30, 4))
+    targets_NC = (np.random.default_rng(4).uniform(size=(30, 4)) < chances_NC).astype(np.int64)
+    threshold = metrics.common_threshold(chances_NC, targets_NC)
+    found = metrics.micro_f1_shares(chances_NC >= threshold, targets_NC).mean()
+    assert found == pytest.approx(metrics.best_micro_f1(chances_NC, targets_NC))

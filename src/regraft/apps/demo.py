@@ -307,7 +307,7 @@ def _fit(
     """The recipe of `fit` on the same files, unless the plan has no minutes for it."""
     if plan.fit_minutes is None:
         return None
-    settings = resolve("pretrain", preset="bag", overrides=plan.fitting)
+    settings = resolve("fit", preset="bag", overrides=plan.fitting)
     result = fit(
         [paths["text"]],
         train=paths["train"],

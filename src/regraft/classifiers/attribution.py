@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from regraft.classifiers.base import Classifier, load_classifier
 from regraft.classifiers.explanation import Attribution, Explanation, Method, Word
-from regraft.config import check_task
+from regraft.config import SINGLE_TEXTS, check_task
 from regraft.data import Span, without_surrogates, without_words, word_spans
 from regraft.errors import ConfigError, DataError
 
@@ -34,7 +34,7 @@ class Explainer:
     """Explains the decisions of one classifier; loaded once, used by one thread at a time."""
 
     def __init__(self, classifier: Classifier) -> None:
-        check_task(classifier.data, by="An explanation")
+        check_task(classifier.data, supported=SINGLE_TEXTS, by="An explanation")
         self.classifier = classifier
         self.labels = classifier.labels
 
@@ -74,7 +74,7 @@ class Explainer:
             probabilities=dict(zip(self.labels, probabilities_C.tolist(), strict=True)),
             method=chosen,
             words=tuple(Word(text[a:b], a, b, score) for (a, b), score in scored),
-            output=float(log_odds(probabilities_C[None], target=target)[0]),
+            output=float(_log_odds_by(self.classifier, probabilities_C[None], target=target)[0]),
             baseline=found.baseline,
             baseline_name=found.baseline_name,
             elsewhere=found.elsewhere,
@@ -130,7 +130,7 @@ def leave_one_out(
     groups = np.array_split(np.arange(num_read), num_groups)
     variants = [without_words(text, [spans[number] for number in group]) for group in groups]
     chances_NC = classifier.predict_proba([text, without_words(text, spans), *variants])
-    output, baseline, *reduced = log_odds(chances_NC, target=target).tolist()
+    output, baseline, *reduced = _log_odds_by(classifier, chances_NC, target=target).tolist()
     scores_W = np.zeros(len(spans))
     for group, odds in zip(groups, reduced, strict=True):
         scores_W[group] = (output - odds) / len(group)
@@ -148,6 +148,16 @@ def log_odds(chances_NC: NDArray[np.float64], *, target: int) -> NDArray[np.floa
     others_N = np.maximum(np.delete(chances_NC, target, axis=1).sum(axis=1), _LEAST_CHANCE)
     odds_N: NDArray[np.float64] = np.log(chosen_N) - np.log(others_N)
     return odds_N
+
+
+def _log_odds_by(
+    classifier: Classifier, chances_NC: NDArray[np.float64], *, target: int
+) -> NDArray[np.float64]:
+    """The log-odds of one class; with label sets they do not depend on the others."""
+    if classifier.task.has_label_sets:
+        chances_N = chances_NC[:, target]
+        return log_odds(np.stack([1 - chances_N, chances_N], axis=1), target=1)
+    return log_odds(chances_NC, target=target)
 
 
 def rank_correlation(a_W: NDArray[np.float64], b_W: NDArray[np.float64]) -> float | None:

@@ -144,7 +144,12 @@ class Classifier(ABC):
         from regraft.classifiers.attribution import leave_one_out
 
         if method == "contributions":
-            return contributions(self.score_parts(text), spans, target=target)
+            return contributions(
+                self.score_parts(text),
+                spans,
+                target=target,
+                has_label_sets=self.task.has_label_sets,
+            )
         return leave_one_out(self, text, spans, target=target)
 
     def num_words_read(self, text: str, spans: Sequence[Span]) -> int:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from regraft.classifiers.base import Classifier, load_classifier, register_classifier
 from regraft.classifiers.contributions import Parts
 from regraft.classifiers.folded import FoldedModel
-from regraft.classifiers.weights import blended
+from regraft.classifiers.weights import adjusted, blended
 from regraft.config import DataSettings, Settings
 from regraft.data import Content, Tokenizer, load_tokenizer
 from regraft.errors import RunFolderError
@@ -67,6 +67,11 @@ class Blend(Classifier):
         return float(self.info.result["temperature"])
 
     @property
+    def thresholds(self) -> tuple[float, ...]:
+        """Chosen by `regraft fit` on held-out examples, if a text may have several labels."""
+        return tuple(self.info.result["thresholds"])
+
+    @property
     def abstain_below(self) -> float | None:
         """What `regraft fit` was asked for, or chose for a target accuracy."""
         below: float | None = self.info.result["abstain_below"]
@@ -95,8 +100,15 @@ class Blend(Classifier):
             np.stack([probabilities[name] for name in names]),
             np.array([self.weights[name] for name in names]),
             temperature=self.temperature,
+            has_label_sets=self.task.has_label_sets,
         )
-        return combined_NC
+        return adjusted(combined_NC, self.priors_C)
+
+    @property
+    def priors_C(self) -> NDArray[np.float64] | None:  # noqa: N802
+        """How frequent the classes were, if it decides as if they were equally frequent."""
+        priors = self.info.result["priors"]
+        return np.array(priors) if priors else None
 
     @property
     def computed_by(self) -> Literal["numpy", "torch"]:
@@ -110,12 +122,16 @@ class Blend(Classifier):
         return all(member.is_additive for member in self.active_members.values())
 
     def score_parts(self, text: str) -> list[Parts]:
-        """Those of the active members, weighted."""
-        return [
+        """Those of the active members, weighted; class weights belong to no word."""
+        parts = [
             parts.scaled(self.weights[name] / self.temperature)
             for name, member in self.active_members.items()
             for parts in member.score_parts(text)
         ]
+        if self.priors_C is not None:
+            nowhere = np.zeros(1, dtype=np.int64)
+            parts.append(Parts(nowhere, nowhere, -np.log(self.priors_C)[None]))
+        return parts
 
     def renamed(self, labels: Sequence[str]) -> "Blend":
         """The same blend with other names for its labels."""

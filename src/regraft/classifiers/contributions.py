@@ -55,11 +55,14 @@ class Terms:
         return values_O
 
 
-def contributions(parts: Iterable[Parts], spans: Sequence[Span], *, target: int) -> Attribution:
+def contributions(
+    parts: Iterable[Parts], spans: Sequence[Span], *, target: int, has_label_sets: bool = False
+) -> Attribution:
     """What each word adds to the log-odds of the target, starting from equal probabilities.
 
     With two classes the log-odds are the difference of their scores; with more, the other classes
     count by their probabilities, averaged on the straight path from no scores to those of the text.
+    With label sets the score of a class is its log-odds.
     """
     words_WC, rest_C = np.zeros(()), np.zeros(())
     for part in parts:
@@ -67,11 +70,17 @@ def contributions(parts: Iterable[Parts], spans: Sequence[Span], *, target: int)
             part.values_OC, starts_N=part.starts_O, stops_N=part.stops_O, spans=spans
         )
         words_WC, rest_C = words_WC + part_WC, rest_C + part_C
-    slopes_C = _mean_slopes(words_WC.sum(axis=0) + rest_C, target=target)
+    if has_label_sets:
+        slopes_C, baseline = np.eye(len(rest_C))[target], 0.0
+    else:
+        slopes_C = _mean_slopes(words_WC.sum(axis=0) + rest_C, target=target)
+        baseline = float(np.log(1 / (len(rest_C) - 1)))
     return Attribution(
         words_WC @ slopes_C,
-        baseline=float(np.log(1 / (len(rest_C) - 1))),
-        baseline_name="all labels equally likely",
+        baseline=baseline,
+        baseline_name="yes and no equally likely"
+        if has_label_sets
+        else "all labels equally likely",
         elsewhere=float(rest_C @ slopes_C),
     )
 
@@ -122,7 +131,7 @@ def by_class(
     num_classes: int,
 ) -> Float[np.ndarray, "O C"]:
     """One column per label; a regression has one row for two classes, none for unknown ones."""
-    if len(regression.classes_) == 2:
+    if len(rows_RO) < len(regression.classes_):
         rows_RO = np.concatenate([np.zeros_like(rows_RO), rows_RO])
     by_class_OC = np.zeros((rows_RO.shape[1], num_classes))
     by_class_OC[:, regression.classes_] = rows_RO.T

@@ -25,7 +25,7 @@ from regraft.classifiers.fit_result import FitResult
 from regraft.classifiers.fitting import fit_examples
 from regraft.classifiers.inputs import checked_contents, checked_labels, checked_texts
 from regraft.classifiers.kept_examples import KeptExamples
-from regraft.config import SINGLE_LABEL, Task, check_task, replace, resolve
+from regraft.config import LABEL_SEPARATORS, SINGLE_TEXTS, Task, check_task, replace, resolve
 from regraft.data import (
     VALID_SHARE,
     Content,
@@ -42,10 +42,8 @@ from regraft.training import RunFolder, RunInfo, read_base_settings, read_info
 # Instead of a base: all weights are new.
 SCRATCH = "scratch"
 
-# The column of second texts in the settings of a run whose texts did not come from a file,
+# The column of second texts in the settings of a run whose texts did not come from a file.
 PAIR_COLUMN = "pair"
-# and the separator of its labels: the first of these that occurs in no label.
-LABEL_SEPARATORS = ("|", ";", ",", "\t")
 
 
 class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -59,8 +57,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     {"train.lr": 3e-4}.
 
     X is a list, Series or array of texts or, for fine-tuning, of pairs: tuples of two texts. Labels
-    may be strings or numbers; `classes_` holds them as they were given. For fine-tuning, a text may
-    have any number of labels: y is then a list of sets, or scikit-learn's N x C array of 0 and 1.
+    may be strings or numbers; `classes_` holds them as they were given. A text may have any number
+    of labels: y is then a list of sets, or scikit-learn's N x C array of 0 and 1.
 
     After `fit`, `classifier_` is the fitted Classifier.
     """
@@ -123,6 +121,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.base is None:
             classifier = self._fit_recipe(
                 examples,
+                classes=classes,
                 unlabelled=[] if unlabelled is None else checked_texts(unlabelled),
                 progress=progress,
             )
@@ -221,12 +220,17 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return estimator
 
     def _fit_recipe(
-        self, examples: Sequence[Example], *, unlabelled: Sequence[str], progress: Progress
+        self,
+        examples: Sequence[Example],
+        *,
+        classes: NDArray[Any],
+        unlabelled: Sequence[str],
+        progress: Progress,
     ) -> Classifier:
         task = _task_of(examples)
-        if task != SINGLE_LABEL:
+        if task not in SINGLE_TEXTS:
             raise ConfigError(
-                f"The recipe supports {SINGLE_LABEL}, not {task}.",
+                f"The recipe supports {' or '.join(map(str, SINGLE_TEXTS))}, not {task}.",
                 remedy='Pass a base to fine-tune, such as base="scratch".',
             )
         unread = {"preset": self.preset, "size": self.size, "epochs": self.epochs}
@@ -237,8 +241,13 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 remedy=f"Omit {'it' if len(given) == 1 else 'them'}, or pass a base to fine-tune, "
                 'such as base="scratch".',
             )
+        columns: dict[str, Any] = {}
+        if task.has_label_sets:
+            columns["data.label_separator"] = _free_separator(classes)
         settings = resolve(
-            "pretrain", preset="bag", overrides={"train.seed": self.seed, **(self.settings or {})}
+            "fit",
+            preset="bag",
+            overrides={"train.seed": self.seed, **columns, **(self.settings or {})},
         )
         with tempfile.TemporaryDirectory(prefix="regraft-fit-") as folder:
             paths = {name: Path(folder) / f"{name}.jsonl" for name in ("labelled", "unlabelled")}

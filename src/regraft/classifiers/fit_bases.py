@@ -169,7 +169,9 @@ def _job(store_dir: Path, out: Path, number: int, num_steps: int, *, settings: S
         "threads": 1 if train.threads == "auto" else train.threads,
         **{"checkpoint_every": every, "keep_checkpoints": 1},
     }
-    return BaseJob(store_dir, out, replace(settings, "train", **changes))
+    # A base reads no labels.
+    settings = replace(settings, "data", label_separator=None)
+    return BaseJob(store_dir, out, replace(settings, "train", class_weight=None, **changes))
 
 
 def _trial(store_dir: Path, trial_dir: Path, *, settings: Settings) -> Pace:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from regraft.classifiers.held_out import MemberScore
 from regraft.classifiers.learning_curve import LabelPoint
@@ -21,6 +21,10 @@ class Judged:
     scores: dict[str, MemberScore]
     weights: dict[str, float]
     temperature: float
+    # The probability from which each label is assigned, if a text may have several.
+    thresholds: tuple[float, ...]
+    # How frequent the classes are, if the blend decides as if they were equally frequent.
+    priors: tuple[float, ...]
     # Rows of label_issues.csv, which are about the examples that were held out.
     num_label_issues: int
     # Below this confidence `predict` does not answer.
@@ -96,6 +100,11 @@ class FitResult(Judged):
     update: Update | None = None
 
     @property
+    def measure(self) -> Literal["accuracy", "micro-F1"]:
+        """What `scores` are."""
+        return "micro-F1" if self.thresholds else "accuracy"
+
+    @property
     def time_taken(self) -> str:
         """In words, with the time budget if there was one."""
         budget = "" if self.minutes is None else f" (budget {duration(60 * self.minutes)})"
@@ -109,13 +118,11 @@ class FitResult(Judged):
     def from_dict(cls, values: dict[str, Any]) -> "FitResult":
         """Read what `to_dict` gave."""
         scores = {
-            name: MemberScore(
-                Interval(**score["accuracy"]), weight=score["weight"], seconds=score["seconds"]
-            )
+            name: MemberScore(**{**score, "accuracy": Interval(**score["accuracy"])})
             for name, score in values["scores"].items()
         }
         parts = {
-            "labels": tuple(values["labels"]),
+            **{name: tuple(values[name]) for name in ("labels", "thresholds", "priors")},
             "scores": scores,
             "coverage": tuple(CoveragePoint(**point) for point in values["coverage"]),
             "label_curve": tuple(map(LabelPoint.from_dict, values["label_curve"])),

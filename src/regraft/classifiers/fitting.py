@@ -22,7 +22,7 @@ from regraft.classifiers.judging import judge
 from regraft.classifiers.logistic import RegressionModel, fit_in_space
 from regraft.classifiers.storage import read_member_kind
 from regraft.classifiers.tfidf import fit_latent, fit_linear
-from regraft.config import Settings, replace, resolve
+from regraft.config import SINGLE_TEXTS, Settings, check_task, replace, resolve
 from regraft.data import (
     Domain,
     Example,
@@ -96,7 +96,7 @@ def fit(
         train=train,
         valid=valid,
         out=out,
-        settings=settings or resolve("pretrain", preset="bag"),
+        settings=settings or resolve("fit", preset="bag"),
         limit=FitLimit.of(minutes=minutes, bases=bases),
         abstention=Abstention(abstain_below, target_accuracy),
         keep_baselines=keep_baselines,
@@ -217,8 +217,9 @@ def fit_examples(
             remedy="Start it without torchrun; `regraft pretrain` runs in many.",
         )
     abstention.check()
+    check_fit_task(settings, abstention)
     check_examples(examples, watched)
-    for warning in label_warnings(examples):
+    for warning in label_warnings(examples, separator=settings.data.label_separator):
         progress.say(f"Warning: {labelled}: {warning}")
     with open_run(out, resume=resume) as (folder, resume):
         return _fit(
@@ -236,6 +237,23 @@ def fit_examples(
         )
 
 
+def check_fit_task(settings: Settings, abstention: Abstention) -> None:
+    """Raise ConfigError for a task, or an option, that the recipe does not support."""
+    check_task(settings.data, supported=SINGLE_TEXTS, by="`regraft fit`")
+    if settings.data.label_separator is None:
+        return
+    for name, is_given in (
+        ("--target-accuracy", abstention.target_accuracy is not None),
+        ("train.class_weight", settings.train.class_weight is not None),
+    ):
+        if is_given:
+            raise ConfigError(
+                f"{name} needs one label per text, and data.label_separator allows several.",
+                "With several labels, each has a threshold of its own, which is chosen for you.",
+                remedy=f"Omit {name}.",
+            )
+
+
 def check_examples(examples: Sequence[Example], watched: Sequence[Example]) -> None:
     """Raise DataError if there are too few examples, in all or of a class."""
     check_trainable(examples)
@@ -246,9 +264,10 @@ def check_examples(examples: Sequence[Example], watched: Sequence[Example]) -> N
             f"At least {FEWEST_LABELS} are needed to learn something that can be checked.",
             remedy="Label a few more texts.",
         )
-    counts = Counter(example.label for example in examples)
+    counts = Counter(name for example in examples for name in example.names)
     rare = sorted(name for name, count in counts.items() if count < 2)
-    if rare and not watched:
+    has_sets = any(example.labels is not None for example in examples)
+    if rare and not watched and not has_sets:
         raise DataError(
             f"{source} has one example only of {', '.join(map(repr, rare))}.",
             "Cross-validation trains on some examples of a class and tests on others.",
@@ -313,7 +332,7 @@ def _fit(
         examples=examples,
         watched=watched,
         run_dir=folder.run_dir,
-        seed=settings.train.seed,
+        settings=settings,
         abstention=abstention,
         progress=progress,
     )

@@ -114,7 +114,8 @@ def read_labelled(
     """Texts and labels out of a table, a dict {label: texts}, two lists, or a file."""
     if isinstance(examples, str | Path):
         found = load_examples(examples, data=data)
-        return [example.content for example in found], [example.label for example in found]
+        given = [e.label if e.labels is None else list(e.labels) for e in found]
+        return [example.content for example in found], given
     if column_names(examples) is not None:
         given = column_of(examples, label, parameter="label") if labels is None else labels
         texts = column_of(examples, text, parameter="text")

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from regraft.classifiers.abstention import Abstention
 from regraft.classifiers.blend import baselines_dir, member_dir
 from regraft.classifiers.fit_result import Judged
@@ -10,9 +12,10 @@ from regraft.classifiers.held_out import ISSUES_NAME, HeldOut, find_label_issues
 from regraft.classifiers.kept_examples import KeptExamples
 from regraft.classifiers.learning_curve import label_curve
 from regraft.classifiers.logistic import RegressionModel
-from regraft.data import Example, labels_of, write_label_issues
+from regraft.config import Settings
+from regraft.data import Example, Labels, labels_of, write_label_issues
 from regraft.runtime import Progress
-from regraft.stats import coverage_curve, thinned
+from regraft.stats import CoveragePoint, coverage_curve, thinned
 
 
 def judge(
@@ -21,21 +24,27 @@ def judge(
     examples: Sequence[Example],
     watched: Sequence[Example],
     run_dir: Path,
-    seed: int,
+    settings: Settings,
     abstention: Abstention,
     progress: Progress,
 ) -> Judged:
     """Weigh the members; write them, the examples and the possible label errors to `run_dir`."""
     labels, judged = labels_of(examples), watched or examples
-    held_out = HeldOut(members, labels.targets(judged), seed=seed)
+    targets = labels.targets(examples)
+    priors_C = None
+    if settings.train.class_weight == "balanced":
+        priors_C = np.bincount(targets) / len(targets)
+    held_out = HeldOut(members, labels.targets(judged), seed=settings.train.seed, priors_C=priors_C)
     weights, temperature = held_out.weights()
-    issues = find_label_issues(judged, held_out.blend_NC, labels=labels)
+    separator = settings.data.label_separator
+    issues = find_label_issues(judged, held_out.blend_NC, labels=labels, separator=separator)
     write_label_issues(run_dir / ISSUES_NAME, issues)
-    answers = [(labels[target],) for target in held_out.blend_NC.argmax(axis=1).tolist()]
-    KeptExamples(examples, watched, answers).save(run_dir)
+    KeptExamples(examples, watched, _answers(held_out, labels)).save(run_dir)
     progress.say("Measuring how the score grows with the number of labels.")
-    curve = () if watched else label_curve(held_out, [e.text for e in examples], weights=weights)
-    coverage = coverage_curve(held_out.blend_NC, held_out.targets_N)
+    curve = () if watched else label_curve(held_out, weights=weights)
+    coverage: tuple[CoveragePoint, ...] = ()
+    if not held_out.has_label_sets:
+        coverage = coverage_curve(held_out.blend_NC, held_out.targets)
     for name, member in members.items():
         # The table of the bases is kept at any weight: `fit --update` cannot make it again.
         is_kept = weights[name] > 0 or name == "features"
@@ -47,8 +56,18 @@ def judge(
         scores=held_out.scores(weights),
         weights=weights,
         temperature=temperature,
+        thresholds=held_out.thresholds(),
+        priors=() if priors_C is None else tuple(priors_C.tolist()),
         num_label_issues=len(issues),
         abstain_below=abstention.threshold(coverage, num_examples=len(judged), progress=progress),
         coverage=thinned(coverage),
         label_curve=curve,
     )
+
+
+def _answers(held_out: HeldOut, labels: Labels) -> list[tuple[str, ...]]:
+    """What the blend predicts for each held-out example."""
+    predicted = held_out.predicted(held_out.blend_NC)
+    if held_out.has_label_sets:
+        return [tuple(labels[at] for at in np.flatnonzero(row).tolist()) for row in predicted]
+    return [(labels[target],) for target in predicted.tolist()]

@@ -1,4 +1,4 @@
-"""How accuracy grows with the number of labels, measured on the folds of one fit, and a forecast.
+"""How the score grows with the number of labels, measured on the folds of one fit, and a forecast.
 
 Letters: S sizes, N examples, C classes, B resamples.
 """
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from regraft.classifiers.held_out import HeldOut
-from regraft.classifiers.logistic import NUM_FOLDS, subset_probabilities
-from regraft.classifiers.weights import blended
-from regraft.stats import Interval, accuracy_interval
+from regraft.classifiers.logistic import most_folds, strata, subset_probabilities
+from regraft.classifiers.weights import adjusted, blended
+from regraft.stats import Interval, score_interval
 
 # Parts of the training examples of each fold that members are fitted on again.
 _SHARES = (0.25, 0.35, 0.5, 0.7)
@@ -40,28 +40,25 @@ class LabelPoint:
         return cls(**{**values, "accuracy": Interval(**values["accuracy"])})
 
 
-def label_curve(
-    held_out: HeldOut, texts: Sequence[str], *, weights: Mapping[str, float]
-) -> tuple[LabelPoint, ...]:
+def label_curve(held_out: HeldOut, *, weights: Mapping[str, float]) -> tuple[LabelPoint, ...]:
     """Points measured with parts of the labels, then forecasts; empty with too few labels.
 
-    `texts` are the examples that `held_out` is about, by folds. Members with non-zero weight are
-    fitted again on nested parts of the training examples of every fold, with their own C.
+    `held_out` is about folds. Members with non-zero weight are fitted again on nested parts of the
+    training examples of every fold, with their own C.
     """
-    targets_N = held_out.targets_N
-    counts = np.unique(targets_N, return_counts=True)[1]
-    num_folds = min(NUM_FOLDS, int(counts.min()))
-    num_seen = len(targets_N) * (num_folds - 1) // num_folds
+    targets = held_out.targets
+    num_folds = most_folds(targets)
+    num_seen = len(targets) * (num_folds - 1) // num_folds
     sizes = [round(share * num_seen) for share in _SHARES]
-    if sizes[0] < _FEWEST_PER_CLASS * len(counts):
+    if sizes[0] < _FEWEST_PER_CLASS * len(np.unique(strata(targets))):
         return ()
     active = [name for name, weight in weights.items() if weight > 0]
     chances = []
     for name in active:
         member = held_out.members[name]
         parts_SNC = subset_probabilities(
-            member.matrix(texts),
-            targets_N,
+            member.tuned.rows,
+            targets,
             strength=member.regularisation,
             sizes=sizes,
             num_classes=len(member.labels),
@@ -70,29 +67,32 @@ def label_curve(
         )
         chances.append([*parts_SNC, held_out.of(name)])
     weights_M = np.array([weights[name] for name in active])
-    correct_SN = np.stack(
+    shares_SN = np.stack(
         [
-            blended(np.stack(chances_MNC), weights_M).argmax(axis=1) == targets_N
-            for chances_MNC in zip(*chances, strict=True)
+            held_out.shares(held_out.predicted(adjusted(blend_NC, held_out.priors_C)))
+            for blend_NC in (
+                blended(np.stack(each_MNC), weights_M, has_label_sets=held_out.has_label_sets)
+                for each_MNC in zip(*chances, strict=True)
+            )
         ]
     )
     sizes.append(num_seen)
     measured = [
-        LabelPoint(size, accuracy_interval(correct_N[None]), is_forecast=False)
-        for size, correct_N in zip(sizes, correct_SN, strict=True)
+        LabelPoint(size, score_interval(shares_N[None]), is_forecast=False)
+        for size, shares_N in zip(sizes, shares_SN, strict=True)
     ]
-    ahead = [times * len(targets_N) for times in _TIMES]
-    return (*measured, *_forecasts(correct_SN, sizes, ahead, seed=held_out.seed))
+    ahead = [times * len(targets) for times in _TIMES]
+    return (*measured, *_forecasts(shares_SN, sizes, ahead, seed=held_out.seed))
 
 
 def _forecasts(
-    correct_SN: Bool[np.ndarray, "S N"], sizes: Sequence[int], ahead: Sequence[int], *, seed: int
+    shares_SN: Float[np.ndarray, "S N"], sizes: Sequence[int], ahead: Sequence[int], *, seed: int
 ) -> list[LabelPoint]:
     """Power laws with a floor through the errors of resampled examples (arXiv 1712.00409)."""
-    num_examples = correct_SN.shape[1]
+    num_examples = shares_SN.shape[1]
     generator = np.random.default_rng(seed)
     picks_BN = generator.integers(num_examples, size=(_NUM_RESAMPLES, num_examples))
-    errors_BS = 1 - np.stack([correct_N[picks_BN].mean(axis=1) for correct_N in correct_SN], axis=1)
+    errors_BS = 1 - np.stack([shares_N[picks_BN].mean(axis=1) for shares_N in shares_SN], axis=1)
     floors_B = generator.uniform(0, _MOST_FLOOR, size=_NUM_RESAMPLES) * errors_BS.min(axis=1)
     # Half an error: the logarithm of none would be infinite.
     above_BS = np.maximum(errors_BS - floors_B[:, None], 0.5 / num_examples)

@@ -1,7 +1,8 @@
 """Logistic regression with a tuned penalty, and the classifiers of texts that end in one.
 
-A subclass of `RegressionModel` adds how texts become features. Letters: N examples, C classes,
-D features, V examples of valid.
+A subclass of `RegressionModel` adds how texts become features. Targets are N numbers or, if a text
+may have several labels, N x C of 0 and 1: then every label has a regression of its own. Letters: N
+examples, C classes, D features, V examples of valid.
 """
 
 import time
@@ -18,38 +19,47 @@ from numpy.typing import NDArray
 
 from regraft.classifiers.base import Classifier, single_texts
 from regraft.classifiers.storage import Stored, load_member, rebuilding, save_member
+from regraft.config import LABEL_SEPARATORS, DataSettings
 from regraft.data import Content, Example, Labels, check_trainable
 from regraft.runtime import SILENT, Progress
-from regraft.stats import accuracy, cross_entropy
+from regraft.stats import accuracy, best_micro_f1, cross_entropy, decisions
 
 # scikit-learn's C: larger is less regularised.
 REGULARISATIONS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 # Where no held-out example can choose one.
 _BLIND_REGULARISATION = 1.0
 NUM_FOLDS = 5
+# A probability of 0 or 1 would say that no example can ever teach otherwise.
+_MOST_LOG_ODDS = 35.0
+_MOST_SHIFT = 10.0
 # With more rows, their products with each other would take longer than they save.
 _MOST_TURNED_ROWS = 2_000
 
 Judge = Literal["valid", "folds", "nothing"]
+Targets = Int[np.ndarray, " N"] | Int[np.ndarray, "N C"]
+ValidTargets = Int[np.ndarray, " V"] | Int[np.ndarray, "V C"]
 # A numpy array or one of scipy's sparse matrices, whose stubs know no common type.
 Matrix = Any
 
 
 @dataclass(frozen=True)
 class Regression:
-    """A fitted logistic regression; fields as scikit-learn names them, for two classes one row."""
+    """A fitted logistic regression; fields as scikit-learn names them, for two classes one row.
+
+    With `has_label_sets` every class has a row, and a probability that does not depend on others.
+    """
 
     coef_: Float[np.ndarray, "R D"] = field(repr=False)
     intercept_: Float[np.ndarray, " R"] = field(repr=False)
     classes_: Int[np.ndarray, " K"]
+    has_label_sets: bool = False
 
     def predict_proba(self, matrix: Matrix) -> Float[np.ndarray, "N K"]:
         """The probability of each of its classes."""
-        return self.chances(np.asarray(matrix @ self.coef_.T))
-
-    def chances(self, products_NR: Float[np.ndarray, "N R"]) -> Float[np.ndarray, "N K"]:
-        """The probability of each of its classes, given the products with its coefficients."""
-        scores_NK = products_NR + self.intercept_
+        scores_NK = np.asarray(matrix @ self.coef_.T) + self.intercept_
+        if self.has_label_sets:
+            scores_NK = scores_NK.clip(-_MOST_LOG_ODDS, _MOST_LOG_ODDS)
+            return np.asarray(1 / (1 + np.exp(-scores_NK)))
         if len(self.classes_) == 2:
             scores_NK = np.concatenate([np.zeros_like(scores_NK), scores_NK], axis=1)
         chances_NK: Float[np.ndarray, "N K"]
@@ -75,15 +85,13 @@ class TunedRegression:
     valid_curve: dict[float, float]
     fitted: Regression = field(repr=False)
     judged_NC: Float[np.ndarray, "N C"] | None = field(repr=False, default=None)
+    # The features of the training examples that folds were made of, for `subset_probabilities`.
+    rows: Matrix = field(repr=False, default=None)
     seconds: float = 0.0
 
     def probabilities(self, matrix: Matrix) -> Float[np.ndarray, "N C"]:
         """The probability of every label; 0 for a label that train did not have."""
-        return self.chances(np.asarray(matrix @ self.fitted.coef_.T))
-
-    def chances(self, products_NR: Float[np.ndarray, "N R"]) -> Float[np.ndarray, "N C"]:
-        """The same, given the products of the features with the coefficients."""
-        return _by_label(self.fitted, self.fitted.chances(products_NR), len(self.labels))
+        return _probabilities(self.fitted, matrix, len(self.labels))
 
     def stored(self) -> Stored:
         """Its parts, ready for disk."""
@@ -94,6 +102,7 @@ class TunedRegression:
             "valid_accuracy": self.valid_accuracy,
             "valid_curve": list(self.valid_curve.items()),
             "seconds": self.seconds,
+            "has_label_sets": self.fitted.has_label_sets,
         }
         arrays = {
             "coefficients": self.fitted.coef_,
@@ -120,7 +129,8 @@ def rebuilt_regression(stored: Stored, *, num_features: int) -> TunedRegression:
     facts, arrays = stored.facts, stored.arrays
     labels = tuple(map(str, facts["labels"]))
     classes = arrays["classes"]
-    num_rows = 1 if len(classes) == 2 else len(classes)
+    has_label_sets = bool(facts["has_label_sets"])
+    num_rows = 1 if len(classes) == 2 and not has_label_sets else len(classes)
     if arrays["coefficients"].shape != (num_rows, num_features):
         raise ValueError(
             f"coefficients are {arrays['coefficients'].shape}, not {(num_rows, num_features)}"
@@ -133,7 +143,7 @@ def rebuilt_regression(stored: Stored, *, num_features: int) -> TunedRegression:
         judged_by=facts["judged_by"],
         valid_accuracy=facts["valid_accuracy"],
         valid_curve={float(strength): score for strength, score in facts["valid_curve"]},
-        fitted=Regression(arrays["coefficients"], arrays["intercepts"], classes),
+        fitted=Regression(arrays["coefficients"], arrays["intercepts"], classes, has_label_sets),
         seconds=float(facts["seconds"]),
     )
 
@@ -148,6 +158,17 @@ class RegressionModel(Classifier):
     def labels(self) -> tuple[str, ...]:
         """The columns of `predict_proba`."""
         return self.tuned.labels
+
+    @property
+    def data(self) -> DataSettings:
+        """Its task: with several labels, one regression each."""
+        has_sets = self.tuned.fitted.has_label_sets
+        return DataSettings(label_separator=LABEL_SEPARATORS[0] if has_sets else None)
+
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        """One half each; a blend chooses its own."""
+        return (0.5,) * len(self.labels) if self.tuned.fitted.has_label_sets else ()
 
     @property
     def regularisation(self) -> float:
@@ -185,13 +206,7 @@ class RegressionModel(Classifier):
         """The probability of every label; 0 for a label that train did not have."""
         if not len(contents):  # a Series has no truth value
             return np.zeros((0, len(self.labels)))
-        return self.tuned.chances(self.products(single_texts(contents), progress=progress))
-
-    def products(
-        self, texts: Sequence[str], *, progress: Progress = SILENT
-    ) -> Float[np.ndarray, "N R"]:
-        """The features of texts times the coefficients."""
-        return np.asarray(self.matrix(texts, progress=progress) @ self.tuned.fitted.coef_.T)
+        return self.tuned.probabilities(self.matrix(single_texts(contents), progress=progress))
 
     @abstractmethod
     def matrix(self, texts: Sequence[str], *, progress: Progress = SILENT) -> Matrix:
@@ -258,10 +273,10 @@ def fit_in_space(
 
 def fit_regression(
     vectors_ND: Float[np.ndarray, "N D"],
-    targets_N: Int[np.ndarray, " N"],
+    targets: Targets,
     *,
     labels: Labels,
-    valid: tuple[Float[np.ndarray, "V D"], Int[np.ndarray, " V"]] | None = None,
+    valid: tuple[Float[np.ndarray, "V D"], ValidTargets] | None = None,
     seed: int = 0,
 ) -> TunedRegression:
     """A regression on vectors scaled to length 1, tuned on valid or, without it, on folds.
@@ -271,54 +286,63 @@ def fit_regression(
     start = time.perf_counter()
     held_out = None if valid is None else (unit_length(valid[0]), valid[1])
     tuned = tune(
-        unit_length(vectors_ND), targets_N, labels=tuple(labels.names), valid=held_out, seed=seed
+        unit_length(vectors_ND), targets, labels=tuple(labels.names), valid=held_out, seed=seed
     )
     return replace(tuned, seconds=time.perf_counter() - start)
 
 
 def tune(
     matrix: Matrix,
-    targets_N: Int[np.ndarray, " N"],
+    targets: Targets,
     *,
     labels: tuple[str, ...],
-    valid: tuple[Matrix, Int[np.ndarray, " V"]] | None = None,
+    valid: tuple[Matrix, ValidTargets] | None = None,
     seed: int = 0,
 ) -> TunedRegression:
     """Fit all rows with the C most accurate on valid, or on folds (ties: the smaller loss).
 
     There are as many folds as the rarest class has rows, at most NUM_FOLDS. A class of one row
-    cannot be both trained and tested on: then C is 1.
+    cannot be both trained and tested on: then C is 1. If a row may have several labels, the score
+    is micro-F1 at the best threshold, and a rare label does not decide about the folds.
     """
     if valid is not None:
-        tries = [_fit(matrix, targets_N, strength, seed=seed) for strength in REGULARISATIONS]
+        tries = [_fit(matrix, targets, strength, seed=seed) for strength in REGULARISATIONS]
         answers = [_probabilities(fitted, valid[0], len(labels)) for fitted in tries]
         return _best(answers, valid[1], tries.__getitem__, labels=labels, judged_by="valid")
-    rarest = int(np.unique(targets_N, return_counts=True)[1].min())
-    if rarest < 2:
-        fitted = _fit(matrix, targets_N, _BLIND_REGULARISATION, seed=seed)
+    num_folds = most_folds(targets)
+    if num_folds < 2:
+        fitted = _fit(matrix, targets, _BLIND_REGULARISATION, seed=seed)
         return TunedRegression(labels, _BLIND_REGULARISATION, "nothing", None, {}, fitted)
     rows, turn = _turned(matrix)
-    folds_N = stratified_folds(targets_N, num_folds=min(NUM_FOLDS, rarest), seed=seed)
-    answers = [np.zeros((len(targets_N), len(labels))) for _ in REGULARISATIONS]
+    folds_N = stratified_folds(targets, num_folds=num_folds, seed=seed)
+    answers = [np.zeros((len(targets), len(labels))) for _ in REGULARISATIONS]
     for fold in np.unique(folds_N):
         seen_N = folds_N != fold
         for answers_NC, strength in zip(answers, REGULARISATIONS, strict=True):
-            fitted = _fit(rows[seen_N], targets_N[seen_N], strength, seed=seed)
+            fitted = _fit(rows[seen_N], targets[seen_N], strength, seed=seed)
             answers_NC[~seen_N] = _probabilities(fitted, rows[~seen_N], len(labels))
 
     def fitted_at(place: int) -> Regression:
-        fitted = _fit(rows, targets_N, REGULARISATIONS[place], seed=seed)
+        fitted = _fit(rows, targets, REGULARISATIONS[place], seed=seed)
         if turn is None:
             return fitted
         coefficients = np.ascontiguousarray((matrix.T @ (turn @ fitted.coef_.T)).T)
         return replace(fitted, coef_=coefficients)
 
-    return _best(answers, targets_N, fitted_at, labels=labels, judged_by="folds")
+    best = _best(answers, targets, fitted_at, labels=labels, judged_by="folds")
+    return replace(best, rows=rows)
+
+
+def most_folds(targets: Targets) -> int:
+    """As many as the rarest class has rows, at most NUM_FOLDS."""
+    if targets.ndim == 2:
+        return NUM_FOLDS
+    return min(NUM_FOLDS, int(np.unique(targets, return_counts=True)[1].min()))
 
 
 def subset_probabilities(
-    matrix: Matrix,
-    targets_N: Int[np.ndarray, " N"],
+    rows: Matrix,
+    targets: Targets,
     *,
     strength: float,
     sizes: Sequence[int],
@@ -328,16 +352,15 @@ def subset_probabilities(
 ) -> Float[np.ndarray, "S N C"]:
     """Held-out probabilities with fewer training rows: nested, stratified parts of every fold.
 
-    The folds are those of `tune`.
+    Rows and folds are those of `tune`.
     """
-    rows, _ = _turned(matrix)
-    folds_N = stratified_folds(targets_N, num_folds=num_folds, seed=seed)
-    chances_SNC = np.zeros((len(sizes), len(targets_N), num_classes))
+    folds_N = stratified_folds(targets, num_folds=num_folds, seed=seed)
+    chances_SNC = np.zeros((len(sizes), len(targets), num_classes))
     for fold in np.unique(folds_N):
-        order = _spread(targets_N, np.flatnonzero(folds_N != fold), seed=seed)
+        order = _spread(strata(targets), np.flatnonzero(folds_N != fold), seed=seed)
         for chances_NC, size in zip(chances_SNC, sizes, strict=True):
             part = order[:size]
-            fitted = _fit(rows[part], targets_N[part], strength, seed=seed)
+            fitted = _fit(rows[part], targets[part], strength, seed=seed)
             chances_NC[folds_N == fold] = _probabilities(fitted, rows[folds_N == fold], num_classes)
     return chances_SNC
 
@@ -355,14 +378,20 @@ def _spread(
     return shuffled[np.argsort(ranks, kind="stable")]
 
 
-def stratified_folds(
-    targets_N: Int[np.ndarray, " N"], *, num_folds: int, seed: int
-) -> Int[np.ndarray, " N"]:
+def strata(targets: Targets) -> Int[np.ndarray, " N"]:
+    """The class of each row, or the rarest of several; rows without any are one more class."""
+    if targets.ndim == 1:
+        return np.asarray(targets)
+    counts_NC = np.where(targets == 1, targets.sum(axis=0), len(targets) + 1)
+    return np.asarray(np.where(targets.any(axis=1), counts_NC.argmin(axis=1), targets.shape[1]))
+
+
+def stratified_folds(targets: Targets, *, num_folds: int, seed: int) -> Int[np.ndarray, " N"]:
     """The fold of each row, stratified: classes are dealt out to the folds one after the other.
 
     Rows of one class are in different folds as long as there are enough folds.
     """
-    generator = np.random.default_rng(seed)
+    generator, targets_N = np.random.default_rng(seed), strata(targets)
     dealt = np.concatenate(
         [generator.permutation(np.flatnonzero(targets_N == t)) for t in np.unique(targets_N)]
     )
@@ -391,25 +420,55 @@ def one_thread() -> AbstractContextManager[object]:
 
 def _best(
     answers: Sequence[Float[np.ndarray, "N C"]],
-    targets_N: Int[np.ndarray, " N"],
+    targets: Targets,
     fitted_at: Callable[[int], Regression],
     *,
     labels: tuple[str, ...],
     judged_by: Judge,
 ) -> TunedRegression:
     """The regression of the best C, given the held-out probabilities of every C in order."""
-    accuracies = [accuracy(chances.argmax(axis=1), targets_N) for chances in answers]
-    losses = [cross_entropy(chances, targets_N) for chances in answers]
+    if targets.ndim == 1:
+        accuracies = [accuracy(chances.argmax(axis=1), targets) for chances in answers]
+    else:
+        accuracies = [best_micro_f1(chances, targets) for chances in answers]
+    losses = [cross_entropy(*decisions(chances, targets)) for chances in answers]
     best = max(range(len(answers)), key=lambda place: (accuracies[place], -losses[place]))
+    fitted, judged_NC = fitted_at(best), answers[best]
+    if targets.ndim == 2:
+        shift = _log_odds_shift(judged_NC, targets)
+        judged_NC = _shifted(judged_NC, shift)
+        fitted = replace(fitted, intercept_=fitted.intercept_ + shift)
     return TunedRegression(
         labels=labels,
         regularisation=REGULARISATIONS[best],
         judged_by=judged_by,
         valid_accuracy=accuracies[best],
         valid_curve=dict(zip(REGULARISATIONS, accuracies, strict=True)),
-        fitted=fitted_at(best),
-        judged_NC=answers[best],
+        fitted=fitted,
+        judged_NC=judged_NC,
     )
+
+
+def _log_odds_shift(
+    chances_NC: Float[np.ndarray, "N C"], targets_NC: Int[np.ndarray, "N C"]
+) -> float:
+    """What to add to all log-odds for the smallest loss: a penalty makes rare labels too rare.
+
+    1,000 wires of Reuters, 60 topics: the best threshold of TF-IDF was 0.04, and the blend, which
+    took it for a bad member, had a micro-F1 of 79.0 instead of 81.2 (2026-11-18).
+    """
+    from scipy.optimize import minimize_scalar
+
+    def loss(shift: float) -> float:
+        return cross_entropy(*decisions(_shifted(chances_NC, shift), targets_NC))
+
+    found = minimize_scalar(loss, bounds=(-_MOST_SHIFT, _MOST_SHIFT), method="bounded")
+    return float(found.x)
+
+
+def _shifted(chances_NC: Float[np.ndarray, "N C"], shift: float) -> Float[np.ndarray, "N C"]:
+    odds_NC = chances_NC * np.exp(shift)
+    return np.asarray(odds_NC / (odds_NC + 1 - chances_NC))
 
 
 def _turned(matrix: Matrix) -> tuple[Matrix, Float[np.ndarray, "N R"] | None]:
@@ -431,29 +490,39 @@ def _turned(matrix: Matrix) -> tuple[Matrix, Float[np.ndarray, "N R"] | None]:
     return vectors_NR * lengths_R, vectors_NR / lengths_R
 
 
-def _fit(
-    matrix: Matrix, targets_N: Int[np.ndarray, " N"], strength: float, *, seed: int
-) -> Regression:
+def _fit(matrix: Matrix, targets: Targets, strength: float, *, seed: int) -> Regression:
     from sklearn.linear_model import LogisticRegression
 
+    if targets.ndim == 2:
+        return _fit_each(matrix, targets, strength, seed=seed)
     regression = LogisticRegression(C=strength, max_iter=2_000, random_state=seed)
     with one_thread():
-        regression.fit(matrix, targets_N)
+        regression.fit(matrix, targets)
     # The memory order it will be loaded in: a product in another order may round differently.
     coefficients = np.ascontiguousarray(regression.coef_)
     return Regression(coefficients, regression.intercept_, regression.classes_)
 
 
+def _fit_each(
+    matrix: Matrix, targets_NC: Int[np.ndarray, "N C"], strength: float, *, seed: int
+) -> Regression:
+    """One regression for every label; a label that all rows have, or none, is a constant."""
+    num_rows, num_classes = targets_NC.shape
+    coefficients = np.zeros((num_classes, matrix.shape[1]))
+    counts_C = targets_NC.sum(axis=0)
+    # Half an example of either kind: the logarithm of none would be infinite.
+    intercepts_C = np.log((counts_C + 0.5) / (num_rows - counts_C + 0.5))
+    for target in np.flatnonzero((counts_C > 0) & (counts_C < num_rows)).tolist():
+        fitted = _fit(matrix, targets_NC[:, target], strength, seed=seed)
+        coefficients[target], intercepts_C[target] = fitted.coef_[0], fitted.intercept_[0]
+    return Regression(coefficients, intercepts_C, np.arange(num_classes), has_label_sets=True)
+
+
 def _probabilities(
     regression: Regression, matrix: Matrix, num_classes: int
 ) -> Float[np.ndarray, "N C"]:
-    return _by_label(regression, regression.predict_proba(matrix), num_classes)
-
-
-def _by_label(
-    regression: Regression, known_NK: Float[np.ndarray, "N K"], num_classes: int
-) -> Float[np.ndarray, "N C"]:
     """One column per label; a regression has columns only for the classes it was fitted on."""
+    known_NK = regression.predict_proba(matrix)
     chances_NC = np.zeros((len(known_NK), num_classes))
     chances_NC[:, regression.classes_] = known_NK
     return chances_NC

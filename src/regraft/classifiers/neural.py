@@ -111,9 +111,10 @@ class NeuralClassifier(Classifier):
         )
 
     def attribution_methods(self, text: str) -> tuple[Method, ...]:
-        """Integrated gradients, unless the text is read in several windows; leave-one-out."""
+        """Integrated gradients, unless there are several windows or labels; leave-one-out."""
         has_windows = (self.data.windows or 1) > 1
-        if has_windows and len(self.run.tokenizer.spans(text)) > self._row_room:
+        is_cut = has_windows and len(self.run.tokenizer.spans(text)) > self._row_room
+        if is_cut or self.task.has_label_sets:
             return ("leave-one-out",)
         return "integrated-gradients", "leave-one-out"
 

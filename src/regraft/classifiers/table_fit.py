@@ -13,7 +13,7 @@ from regraft.classifiers.inputs import read_labelled, read_unlabelled
 from regraft.classifiers.updating import load_fitted, update_examples
 from regraft.config import resolve
 from regraft.data import Content, Example
-from regraft.errors import ConfigError
+from regraft.errors import ConfigError, DataError
 from regraft.runtime import SILENT, Progress
 
 
@@ -43,7 +43,7 @@ def fit(
     `update` is the run folder of an earlier fit: the examples, and their classes, are added to its
     own, and its bases stay. `result_.update` says how the score changed.
     """
-    data = resolve("pretrain", preset="bag", overrides=settings or {}).data
+    data = resolve("fit", preset="bag", overrides=settings or {}).data
     data = dataclasses.replace(data, text_column=text, label_column=label)
     contents, answers = read_labelled(examples, labels, text=text, label=label, data=data)
     if update is not None:
@@ -76,19 +76,33 @@ def _updated(
     progress: Progress,
 ) -> TextClassifier:
     """The run with more examples; in a temporary folder if none is given."""
-    texts = single_texts(contents)
+    data = load_fitted(run_dir).data
     examples = [
-        Example(text, str(answer), "examples", row)
-        for row, (text, answer) in enumerate(zip(texts, answers, strict=True), start=1)
+        _example(text, answer, row=row, separator=data.label_separator)
+        for row, (text, answer) in enumerate(zip(single_texts(contents), answers, strict=True), 1)
     ]
     with tempfile.TemporaryDirectory(prefix="regraft-fit-") as folder:
         result = update_examples(
             run_dir,
             examples,
             out=out or Path(folder) / "run",
-            data=load_fitted(run_dir).data,
+            data=data,
             files={},
             abstention=ALWAYS_ANSWER,
             progress=progress,
         )
         return TextClassifier.load(result.run_dir)
+
+
+def _example(text: str, answer: Any, *, row: int, separator: str | None) -> Example:
+    is_set = isinstance(answer, set | frozenset | list | tuple)
+    if is_set != (separator is not None):
+        raise DataError(
+            f"Label {row} is {answer!r:.60}, and the run to update has "
+            f"{'one label' if separator is None else 'a set of labels'} per text.",
+            remedy="Pass labels as those of the run.",
+        )
+    if separator is None:
+        return Example(text, str(answer), "examples", row)
+    names = tuple(sorted(map(str, answer)))
+    return Example(text, separator.join(names), "examples", row, labels=names)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from regraft.classifiers.abstention import Abstention
 from regraft.classifiers.blend import Blend
@@ -19,6 +20,7 @@ from regraft.classifiers.fit_result import FitResult, ScoreChange, Update
 from regraft.classifiers.fitting import (
     FOREIGN_SHARE,
     check_examples,
+    check_fit_task,
     read_finished,
     remove_baselines,
     token_coverage,
@@ -39,7 +41,7 @@ from regraft.data import (
 )
 from regraft.errors import RunFolderError
 from regraft.runtime import SILENT, Progress
-from regraft.stats import accuracy_interval, difference_interval
+from regraft.stats import difference_interval, micro_f1_shares, score_interval
 from regraft.training import RunFolder, RunInfo, open_run
 
 # More changed labels are counted, not listed.
@@ -96,6 +98,7 @@ def update_examples(
     blend = load_fitted(run_dir)
     check_task(data, supported=[blend.task], by=f"{run_dir} (--update)")
     abstention.check()
+    check_fit_task(blend.settings, abstention)
     if abstention == Abstention():
         abstention = Abstention(blend.abstain_below)
     before, kept = FitResult.from_dict(blend.info.result), KeptExamples.load(run_dir)
@@ -125,7 +128,7 @@ def update_examples(
             examples=examples,
             watched=all_watched,
             run_dir=folder.run_dir,
-            seed=blend.settings.train.seed,
+            settings=blend.settings,
             abstention=abstention,
             progress=progress,
         )
@@ -226,37 +229,53 @@ def _changes(
     """
     earlier = dict(zip(map(_key, before.judged), before.held_out, strict=True))
     new = [example for example in after.judged if _key(example) not in earlier]
-    if new:
-        answers = blend.predict([example.text for example in new], progress=progress)
-        earlier |= {_key(e): (str(a),) for e, a in zip(new, answers.tolist(), strict=True)}
-    old_keys = set(map(_key, before.judged))
-    groups: dict[str, list[tuple[bool, bool]]] = {
-        "all": [],
-        "earlier": [],
-        "new": [],
-        "new class": [],
-    }
-    for example, answer in zip(after.judged, after.held_out, strict=True):
-        is_right = (
-            set(earlier[_key(example)]) == set(example.names),
-            set(answer) == set(example.names),
+    answers = earlier | dict(zip(map(_key, new), _predicted(blend, new, progress), strict=True))
+    groups: dict[str, list[int]] = {"all": [], "earlier": [], "new": [], "new class": []}
+    for place, example in enumerate(after.judged):
+        kind = "earlier" if _key(example) in earlier else "new"
+        is_known = set(example.names) <= set(blend.labels)
+        groups["all"].append(place)
+        groups[kind if is_known else "new class"].append(place)
+    labels = labels_of([*before.train, *after.train])
+    targets_NC, before_NC, after_NC = (
+        np.array([[label in names for label in labels] for names in each])
+        for each in (
+            [example.names for example in after.judged],
+            [answers[_key(example)] for example in after.judged],
+            after.held_out,
         )
-        kind = "earlier" if _key(example) in old_keys else "new"
-        if not set(example.names) <= set(blend.labels):
-            kind = "new class"
-        groups["all"].append(is_right)
-        groups[kind].append(is_right)
-    return tuple(_change(name, rights) for name, rights in groups.items() if rights)
+    )
+    changes = []
+    for texts, rows in groups.items():
+        if rows:
+            scores = (
+                # With one label each, this is the accuracy.
+                micro_f1_shares(each_NC[rows], targets_NC[rows].astype(np.int64))[None]
+                for each_NC in (before_NC, after_NC)
+            )
+            changes.append(_change(texts, *scores))
+    return tuple(changes)
 
 
-def _change(texts: str, rights: Sequence[tuple[bool, bool]]) -> ScoreChange:
-    before_N, after_N = np.array(rights, dtype=bool).T
+def _predicted(
+    blend: Blend, examples: Sequence[Example], progress: Progress
+) -> list[tuple[str, ...]]:
+    """The labels that a classifier gives to examples it has not seen."""
+    answers = blend.predict([example.text for example in examples], progress=progress)
+    if blend.task.has_label_sets:
+        return [tuple(np.array(blend.labels)[row == 1].tolist()) for row in answers]
+    return [(str(answer),) for answer in answers]
+
+
+def _change(
+    texts: str, before_1N: NDArray[np.float64], after_1N: NDArray[np.float64]
+) -> ScoreChange:
     return ScoreChange(
         texts=texts,
-        num_texts=len(rights),
-        before=accuracy_interval(before_N[None]),
-        after=accuracy_interval(after_N[None]),
-        difference=difference_interval(after_N[None], before_N[None]),
+        num_texts=before_1N.shape[1],
+        before=score_interval(before_1N),
+        after=score_interval(after_1N),
+        difference=difference_interval(after_1N, before_1N),
     )
 
 

@@ -6,7 +6,7 @@ Letters: M members, N examples, C classes. Knows neither text nor what a member 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from regraft.stats import fit_temperature, log_probabilities, softmax
+from regraft.stats import decisions, fit_temperature, log_probabilities, softmax
 
 # Nats, summed over all examples, that a square distance of 1 from equal weights costs: just enough
 # that members which answer alike have one answer. It was 30. Two members (TF-IDF of words, vectors
@@ -22,17 +22,37 @@ def blended(
     weights_M: Float[np.ndarray, " M"],
     *,
     temperature: float = 1.0,
+    has_label_sets: bool = False,
 ) -> Float[np.ndarray, "N C"]:
     """The weighted mean of log-probabilities as probabilities; 0 where no member gives any.
 
-    Above a temperature of 1 they are less sure, below surer; the order of the classes stays.
+    Above a temperature of 1 they are less sure, below surer; the order of the classes stays. With
+    label sets every class is a decision of its own.
     """
+    if has_label_sets:
+        shape = chances_MNC.shape[1:]
+        pairs_MD2, _ = decisions(chances_MNC, np.zeros(shape, dtype=np.int64))
+        return blended(pairs_MD2, weights_M, temperature=temperature)[:, 1].reshape(shape)
     scores_NC = np.tensordot(weights_M, log_probabilities(chances_MNC), axes=1) / temperature
     return softmax(scores_NC, _known(chances_MNC))[0]
 
 
+def adjusted(
+    chances_NC: Float[np.ndarray, "N C"], priors_C: Float[np.ndarray, " C"] | None
+) -> Float[np.ndarray, "N C"]:
+    """Probabilities as if all classes were equally frequent (logit adjustment, arXiv 2007.07314).
+
+    `priors_C` is how frequent they are in training; None changes nothing.
+    """
+    if priors_C is None:
+        return chances_NC
+    scaled_NC = chances_NC / priors_C
+    return np.asarray(scaled_NC / scaled_NC.sum(axis=1, keepdims=True))
+
+
 def choose_weights(
-    chances_MNC: Float[np.ndarray, "M N C"], targets_N: Int[np.ndarray, " N"]
+    chances_MNC: Float[np.ndarray, "M N C"],
+    targets: Int[np.ndarray, " N"] | Int[np.ndarray, "N C"],
 ) -> Float[np.ndarray, " M"]:
     """Non-negative weights of sum 1 with the least cross-entropy.
 
@@ -43,6 +63,7 @@ def choose_weights(
     """
     from scipy.optimize import LinearConstraint, minimize
 
+    chances_MNC, targets_N = decisions(chances_MNC, targets)
     num_members = len(chances_MNC)
     equal_M = np.full(num_members, 1 / num_members)
     sharpness_M = np.array(

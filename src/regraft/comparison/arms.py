@@ -324,7 +324,7 @@ class FitArm(Arm):
 
     def trainer(self, setup: Setup, *, num_threads: int) -> "BlendTrainer":
         """The recipe with the preset of `regraft fit`, reading files as the others do."""
-        settings = resolve("pretrain", preset="bag")
+        settings = resolve("fit", preset="bag")
         data = setup.start.settings.data
         data = dataclasses.replace(data, max_length=settings.data.max_length, windows=None)
         settings = dataclasses.replace(settings, data=data)

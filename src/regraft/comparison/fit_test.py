@@ -21,7 +21,7 @@ from regraft.comparison.arms import LatentArm, LinearArm
 from regraft.comparison.plan import Cell
 from regraft.comparison.results import ArmInfo, Comparison
 from regraft.comparison.test_set import LEDGER_NAME, find_seen, open_sealed, refuse_seen
-from regraft.config import FIT_MEMBERS, settings_to_dict
+from regraft.config import FIT_MEMBERS, check_task, settings_to_dict
 from regraft.data import Labels, check_labels_known, read_documents
 from regraft.runtime import SILENT, Progress
 
@@ -55,6 +55,7 @@ def compare_fitted(
     run_dir = Path(run_dir)
     blend = Blend.load(run_dir)
     data, labels = blend.settings.data, Labels(blend.labels)
+    check_task(data, by="--test of `regraft fit`")
     kept = KeptExamples.load(run_dir)
     learned = {"train": kept.train, **({"valid": kept.valid} if kept.valid else {})}
     opened = open_sealed(

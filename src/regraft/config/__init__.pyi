@@ -34,7 +34,7 @@ from .schema import (
     read_setting_help,
     setting_help,
 )
-from .task import SINGLE_LABEL, SINGLE_TEXTS, Task, check_task
+from .task import LABEL_SEPARATORS, SINGLE_LABEL, SINGLE_TEXTS, Task, check_task
 from .traits import FAMILIES, OBJECTIVES, FamilyTraits, ObjectiveTraits
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "FAMILIES",
     "FIT_MEMBERS",
     "FOREIGN_PRESET",
+    "LABEL_SEPARATORS",
     "OBJECTIVES",
     "OF_FINETUNING",
     "PRESETS",

@@ -5,7 +5,8 @@ A preset lists its differences from the defaults in schema.py, once for each rec
 
 from typing import Any, Literal
 
-Recipe = Literal["pretrain", "finetune"]
+# `fit` pre-trains, and reads labels as well.
+Recipe = Literal["pretrain", "finetune", "fit"]
 
 DEFAULT_PRESET = "modern"
 LAB_VOCABULARY = 50_001

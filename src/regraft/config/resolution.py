@@ -20,6 +20,7 @@ from regraft.config.presets import (
 )
 from regraft.config.rules import (
     LENGTHS,
+    OF_FIT,
     OF_STAGES,
     auto_stages,
     changes_of,
@@ -66,14 +67,14 @@ def resolve(
             f"Presets are {_names(presets)}.",
             remedy=_nearest(str(preset), presets),
         )
-    if is_foreign and recipe == "pretrain":
+    if is_foreign and recipe != "finetune":
         raise ConfigError(
             "A base from Hugging Face cannot be pre-trained further.",
             "It comes without its pre-training head.",
             remedy="Fine-tune it as it is, or pre-train a base here.",
         )
     values: dict[str, Any] = {"preset": preset}
-    _merge(values, presets[preset][recipe])
+    _merge(values, presets[preset]["pretrain" if recipe == "fit" else recipe])
     if base is not None:
         _merge(values, held_by(base, has_own_stages=recipe == "pretrain"))
         _merge(values, _suggested_by(base) if is_foreign else {})
@@ -91,9 +92,12 @@ def resolve(
             family = values.get("model", {}).get("family", ModelSettings.family)
             _merge(values, {"model": _shape_of(size, family=family)})
     _merge(values, _nested(overrides or {}, problems))
-    # Only pre-training refuses settings without effect: one file may serve both recipes.
+    if recipe == "fit":
+        given = flat(values)
+        carried |= {key: given[key] for key in OF_FIT if key in given}
+    # Only pre-training refuses settings without effect: one file may serve all recipes.
     return _validated(
-        values, problems, base=base, carried=carried if recipe == "pretrain" else None
+        values, problems, base=base, carried=None if recipe == "finetune" else carried
     )
 
 

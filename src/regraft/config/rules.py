@@ -43,7 +43,6 @@ _IS_READ: dict[str, Callable[[str], bool]] = {
 # Settings of the section `objective` about the stages, with the stages that read them.
 OF_STAGES: dict[str, tuple[str, ...]] = {
     "stages": STAGES,
-    "num_bags": ("words",),
     "language_weight": ("documents+language",),
     "language_weight_end": ("documents+language",),
     "half_length": ("documents", "documents+language"),
@@ -56,6 +55,10 @@ OF_FINETUNING = (
     *("lora_rank", "label_smoothing", "rdrop", "auxiliary_weight", "average", "patience"),
     *("least_steps", "layers_after"),
 )
+
+
+# Settings of fine-tuning that `regraft fit` reads, too.
+OF_FIT = ("data.label_separator", "train.class_weight")
 
 
 def contradictions(settings: Settings) -> Iterator[str]:
@@ -259,7 +262,7 @@ def without_effect(settings: Settings, *, carried: Mapping[str, Any]) -> Iterato
         yield "data.windows: pre-training reads all text anyway; set it for fine-tuning only"
     if settings.data.pair_column is not None:
         yield "data.pair_column: pre-training reads single texts; set it for fine-tuning only"
-    if settings.data.label_separator is not None:
+    if settings.data.label_separator not in (None, carried.get("data.label_separator")):
         yield "data.label_separator: pre-training reads no labels; set it for fine-tuning only"
     if settings.head.start != "random":
         yield "head.start: pre-training makes no classifier head; set it for fine-tuning only"

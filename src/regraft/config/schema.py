@@ -242,7 +242,7 @@ class DataSettings(_Section):
     label_separator: Annotated[
         str | None,
         Doc(
-            "Fine-tuning: separator between several labels of an example, such as `|`; JSON may "
+            "Separator between several labels of an example, such as `|`; JSON may "
             "list them. None means one label per example."
         ),
     ] = None
@@ -316,7 +316,7 @@ class TrainSettings(_Section):
     warmup_steps: Annotated[int, Ge(0), Doc("Steps of linear learning rate warm-up.")] = 50
     freeze_base: Annotated[bool, Doc("Fine-tuning: train the head only.")] = False
     class_weight: Annotated[
-        Literal["balanced"] | None, Doc("Fine-tuning: weight classes by inverse frequency.")
+        Literal["balanced"] | None, Doc("Fine-tuning and fit: weight classes by inverse frequency.")
     ] = None
     base_rate: Annotated[
         float | None,

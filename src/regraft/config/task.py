@@ -30,6 +30,8 @@ class Task:
         return f"{contents} with {'several labels' if self.has_label_sets else 'one label'} each"
 
 
+# Between the labels of examples that did not come from a file: the first that occurs in no label.
+LABEL_SEPARATORS = ("|", ";", ",", "\t")
 SINGLE_LABEL = Task()
 SINGLE_TEXTS = (Task(), Task(has_label_sets=True))
 

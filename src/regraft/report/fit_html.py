@@ -79,10 +79,16 @@ class _Made:
             for name, score in scores.items()
             if name != "blend"
         )
+        kind = " micro-F1" if self.result.measure == "micro-F1" else ""
         return (
-            f"The blend reaches {words.percent(scores['blend'].accuracy.mean)} % by "
+            f"The blend reaches {words.percent(scores['blend'].accuracy.mean)} %{kind} by "
             f"{self.judged_on}; its members reach {others}."
         )
+
+    @property
+    def has_macro_f1(self) -> bool:
+        """Whether rare classes matter as much as frequent ones to whoever asked for this fit."""
+        return self.result.measure == "micro-F1" or bool(self.result.priors)
 
     @property
     def warnings(self) -> list[str]:
@@ -146,13 +152,20 @@ def _to_dict(made: _Made, tested: Comparison | None) -> dict[str, Any]:
 
 def _members_figure(made: _Made) -> "Figure":
     scores = {name: score.accuracy for name, score in made.result.scores.items()}
-    return members_figure(scores, title=f"Accuracy by {made.judged_on}, %")
+    measure = made.result.measure
+    return members_figure(scores, title=f"{measure[0].upper()}{measure[1:]} by {made.judged_on}, %")
 
 
 def _to_csv(made: _Made) -> str:
-    columns = ["member", *interval_columns("accuracy"), "weight", "seconds"]
+    columns = ["member", *interval_columns(made.result.measure), "macro-F1", "weight", "seconds"]
     rows = [
-        [name, *interval_cells(score.accuracy), score.weight, _seconds(made, name)]
+        [
+            name,
+            *interval_cells(score.accuracy),
+            score.macro_f1,
+            score.weight,
+            _seconds(made, name),
+        ]
         for name, score in made.result.scores.items()
     ]
     return to_csv(columns, rows)
@@ -220,18 +233,25 @@ def _members(made: _Made) -> list[Part]:
     rows = []
     for name, score in made.result.scores.items():
         seconds = _seconds(made, name)
-        cells = [
+        cells = [Cell(words.percent(score.macro_f1))] if made.has_macro_f1 else []
+        cells += [
             Cell("all" if score.weight is None else f"{score.weight:.2f}"),
             Cell(words.in_seconds(seconds), duration(seconds) if seconds >= 120 else ""),
         ]
         description = MEMBER_ARMS[name].description
         rows.append(Scored(name, description, styles[name], score.accuracy, cells))
-    columns = ["Member", f"By {made.judged_on}", "Weight", "Cost"]
+    macro = ["Macro-F1, %"] if made.has_macro_f1 else []
+    columns = ["Member", _score_name(made), *macro, "Weight", "Cost"]
     return [
         Scores(columns, rows, caption="The blend and its members"),
         Paragraph(_MEMBERS_NOTE),
         Paragraph(_temperature(made)),
     ]
+
+
+def _score_name(made: _Made) -> str:
+    kind = "Micro-F1 by" if made.result.measure == "micro-F1" else "By"
+    return f"{kind} {made.judged_on}"
 
 
 def _temperature(made: _Made) -> str:
@@ -290,11 +310,14 @@ def _ran_facts(made: _Made) -> dict[str, list[tuple[str, str]]]:
 
 
 def _to_markdown(made: _Made, tested: Comparison | None, figures: Sequence[str]) -> str:
-    columns = ["member", f"by {made.judged_on}, %", "weight", "cost"]
+    macro = ["macro-F1, %"] if made.has_macro_f1 else []
+    score_name = _score_name(made)
+    columns = ["member", f"{score_name[0].lower()}{score_name[1:]}, %", *macro, "weight", "cost"]
     rows = [
         [
             name,
             words.interval_in_words(score.accuracy),
+            *([words.percent(score.macro_f1)] if made.has_macro_f1 else []),
             "all" if score.weight is None else f"{score.weight:.2f}",
             words.in_seconds(_seconds(made, name)),
         ]
@@ -303,7 +326,7 @@ def _to_markdown(made: _Made, tested: Comparison | None, figures: Sequence[str])
     sections = [
         "## The blend and its members",
         markdown.table(columns, rows),
-        "![Accuracy of the blend and its members](members.png)",
+        "![Scores of the blend and its members](members.png)",
         _MEMBERS_NOTE,
         _temperature(made),
         *held_out_markdown(made.result),

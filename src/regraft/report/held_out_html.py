@@ -75,7 +75,7 @@ def label_curve_figure(result: FitResult) -> "Figure":
                 highs=[100 * point.accuracy.high for point in points],
             )
         )
-    return label_axes(lines, title="Accuracy of the blend, %")[0]
+    return label_axes(lines, title=f"Score of the blend ({result.measure}), %")[0]
 
 
 def coverage_figure(result: FitResult) -> "Figure":
@@ -206,7 +206,7 @@ def update_sentence(update: Update) -> str:
     )
 
 
-_CURVE_COLUMNS = ["labels", "accuracy, %", "how"]
+_CURVE_COLUMNS = ["labels", "score, %", "how"]
 
 
 def _curve_rows(result: FitResult) -> list[list[str]]:

@@ -137,21 +137,31 @@ def best_micro_f1(
     return float(scores.max())
 
 
-def f1_thresholds(
+def common_threshold(
     probabilities_NC: Float[np.ndarray, "N C"], targets_NC: Int[np.ndarray, "N C"]
+) -> float:
+    """The single threshold of all labels with the best micro-F1; of equals the nearest to half."""
+    scores, thresholds = _f1_by_threshold(probabilities_NC.ravel(), targets_NC.ravel())
+    is_best = scores == scores.max()
+    return float(min(thresholds[is_best], key=lambda each: abs(each - 0.5)))
+
+
+def f1_thresholds(
+    probabilities_NC: Float[np.ndarray, "N C"],
+    targets_NC: Int[np.ndarray, "N C"],
+    *,
+    otherwise: float = 0.5,
 ) -> Float[np.ndarray, " C"]:
     """The threshold of each label with the best F1 on these examples.
 
-    One half if too few examples have the label, or do not have it.
+    `otherwise` if too few examples have the label, or do not have it.
     """
     chosen = []
     for probabilities_N, targets_N in zip(probabilities_NC.T, targets_NC.T, strict=True):
         if min(targets_N.sum(), (1 - targets_N).sum()) < FEWEST_TO_CHOOSE_BY:
-            chosen.append(0.5)
-            continue
-        scores, thresholds = _f1_by_threshold(probabilities_N, targets_N)
-        is_best = scores == scores.max()
-        chosen.append(float(min(thresholds[is_best], key=lambda each: abs(each - 0.5))))
+            chosen.append(otherwise)
+        else:
+            chosen.append(common_threshold(probabilities_N[:, None], targets_N[:, None]))
     return np.array(chosen)
 
 
@@ -298,6 +308,21 @@ def cautious_temperature(
     temperature = fit_temperature(probabilities_NC, targets_N)
     num_mistakes = int((probabilities_NC.argmax(axis=1) != targets_N).sum())
     return temperature if num_mistakes >= _FEWEST_MISTAKES else max(temperature, 1.0)
+
+
+def decisions(
+    chances: Float[np.ndarray, "*M N C"],
+    targets: Int[np.ndarray, " N"] | Int[np.ndarray, "N C"],
+) -> tuple[Float[np.ndarray, "*M _ _"], Int[np.ndarray, " _"]]:
+    """Probabilities and targets of single-label decisions.
+
+    Where an example may have several labels (N x C targets), each of them is one decision between
+    no and yes.
+    """
+    if targets.ndim == 1:
+        return chances, targets
+    flat = chances.reshape(*chances.shape[:-2], -1)
+    return np.stack([1 - flat, flat], axis=-1), targets.ravel()
 
 
 def tempered(

@@ -64,4 +64,4 @@ def point_for_accuracy(
 def thinned(curve: tuple[CoveragePoint, ...]) -> tuple[CoveragePoint, ...]:
     """At most _NUM_POINTS points, evenly spread over the coverage, the last among them."""
     stride = -(-len(curve) // _NUM_POINTS)
-    return curve[::-1][::stride][::-1]
+    return curve[::-1][:: max(stride, 1)][::-1]

@@ -106,7 +106,7 @@ def fit(
     earlier: Earlier,
     documents: options.Documents = None,
     resume: options.Resume = False,
-    reading: options.LabelReading,
+    reading: options.SetReading,
     overrides: options.Overrides,
     output: options.Output,
 ) -> None:
@@ -124,9 +124,9 @@ def fit(
       regraft predict runs/reviews new.csv
       regraft fit --update runs/reviews --train more.csv --out runs/more
     """
-    if test is not None and not test.exists():
+    if test is not None:
         # Now, and not after all the minutes.
-        raise DataError(f"There is no file {test}.", remedy="Check the path of --test.")
+        _check_test(test, reading=reading)
     like, update = earlier.like, earlier.update
     if update is not None:
         given = {**vars(amount), "from": like, "text": inputs.text, "documents": documents}
@@ -135,7 +135,7 @@ def fit(
     elif like is None:
         out = out or Path("runs") / inputs.required()[1].stem
         flags = {"data.documents": documents, "train.seed": amount.seed}
-        settings = settings_from("pretrain", reading, choices=overrides, preset="bag", flags=flags)
+        settings = settings_from("fit", reading, choices=overrides, preset="bag", flags=flags)
     else:
         out = out or Path("runs/again")
         given = {**vars(amount), **vars(answering), **vars(reading), "documents": documents}
@@ -161,13 +161,24 @@ def fit(
 
 
 def _update(
-    run: Path, inputs: Inputs, reading: options.LabelReading, *, how: dict[str, Any]
+    run: Path, inputs: Inputs, reading: options.SetReading, *, how: dict[str, Any]
 ) -> "FitResult":
     from regraft.classifiers import fit_update, load_fitted
 
     _, train = inputs.required()
     data = options.data_of(load_fitted(run).data, reading)
     return fit_update(run, train=train, valid=inputs.valid, data=data, **how)
+
+
+def _check_test(test: Path, *, reading: options.SetReading) -> None:
+    if not test.exists():
+        raise DataError(f"There is no file {test}.", remedy="Check the path of --test.")
+    if reading.label_separator is not None:
+        raise ConfigError(
+            "--test compares classifiers of one label per text.",
+            "With several labels, scores are shown without a comparison.",
+            remedy="Omit --test, then run `regraft evaluate` with the file.",
+        )
 
 
 def _refuse_new(given: dict[str, Any], *, choices: options.Overrides) -> None:

@@ -198,13 +198,18 @@ class LabelReading(Reading):
     )
 
 
-class TaskReading(LabelReading):
-    """How examples are read that may have two texts or several labels."""
+class SetReading(LabelReading):
+    """How examples are read that may have several labels."""
 
-    pair_column: PairColumn = None
     label_separator: Annotated[
         str | None, setting("data.label_separator", "--label-separator", "SIGN")
     ] = None
+
+
+class TaskReading(SetReading):
+    """How examples are read that may have two texts or several labels."""
+
+    pair_column: PairColumn = None
 
 
 class Training(SettingsGroup):

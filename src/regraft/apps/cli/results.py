@@ -350,12 +350,17 @@ def show_fitted(result: "FitResult", *, tested: "Comparison | None") -> None:
 
     judged = "valid" if result.num_valid else "cross-validation"
     on_test = {arm.name: arm.test_accuracy for arm in tested.arms} if tested else {}
-    heads = ["", judged, *(["test"] if tested else []), "weight", "time"]
+    has_macro = result.measure == "micro-F1" or bool(result.priors)
+    macro = ["macro-F1"] if has_macro else []
+    kind = f"{result.measure}, " if has_macro else ""
+    heads = ["", f"{kind}{judged}", *(["test"] if tested else []), *macro, "weight", "time"]
     rows = []
     for name, score in result.scores.items():
         scores = [_percent(score.accuracy)]
         if tested:
             scores.append(_percent(on_test[name]))
+        if has_macro:
+            scores.append(f"{score.macro_f1:.1%}")
         weight = "" if score.weight is None else f"{score.weight:.2f}"
         seconds = result.seconds if score.weight is None else score.seconds
         rows.append((name, *scores, weight, duration(seconds)))

@@ -35,7 +35,10 @@ from regraft.errors import DataError
 class Prediction(BaseModel):
     """The prediction for one text, as `regraft predict` writes it."""
 
-    label: str | None = Field(description="Null if its probability is below `abstain_below`.")
+    label: str | list[str] | None = Field(
+        description="Null if its probability is below `abstain_below`; a list if the classifier "
+        "gives a text any number of labels."
+    )
     probability: float = Field(description="Probability of the most probable label.")
     probabilities: dict[str, float] = Field(
         description="Probability of every label, or of the `top_k` most probable ones."
@@ -266,15 +269,18 @@ def _page_route() -> APIRouter:
 def _predictions(answer: Answer, body: Texts) -> list[dict[str, Any]]:
     """As the request asks, else as the classifier was fitted to answer."""
     engine, below = answer.engine, body.abstain_below
-    return [
-        prediction(
+    found = []
+    for value in answer.values:
+        probabilities = list(value["probabilities"].values())
+        given = prediction(
             engine.labels,
-            list(value["probabilities"].values()),
+            probabilities,
+            thresholds=engine.original.thresholds,
             abstain_below=engine.original.abstain_below if below is None else below,
             top_k=body.top_k,
         )
-        for value in answer.values
-    ]
+        found.append({"probability": max(probabilities), **given})
+    return found
 
 
 def _explained(answer: Answer) -> Explained:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regraft.classifiers import Classifier, load_classifier, prediction, run_fingerprint
-from regraft.config import check_task
+from regraft.config import SINGLE_TEXTS, check_task
 from regraft.data import synthetic_reviews
 from regraft.errors import RegraftError, RunFolderError
 from regraft.runtime import SILENT, Progress
@@ -54,7 +54,8 @@ class Engine:
     def classify(self, texts: Sequence[str]) -> list[dict[str, Any]]:
         """What `regraft predict` says of each text."""
         rows = self.classifier.predict_proba(texts).tolist()
-        return [prediction(self.labels, row) for row in rows]
+        thresholds = self.original.thresholds
+        return [prediction(self.labels, row, thresholds=thresholds) for row in rows]
 
     def explain(self, text: str) -> dict[str, Any]:
         """Which words moved the decision, as `regraft explain` tells it."""
@@ -73,7 +74,7 @@ def load_engine(run_dir: Path, *, runtime: Runtime = "auto", progress: Progress 
     run_dir = Path(os.path.realpath(run_dir))
     before = run_fingerprint(run_dir)
     original = load_classifier(run_dir)
-    check_task(original.data, by="`regraft serve`")
+    check_task(original.data, supported=SINGLE_TEXTS, by="`regraft serve`")
     exact_NC = trial_probabilities(original, run_dir=run_dir)
     answering: Classifier = original
     difference, note = 0.0, ""
@@ -126,7 +127,9 @@ def trial_probabilities(classifier: Classifier, *, run_dir: Path) -> NDArray[np.
     texts = _trial_texts()
     found = classifier.predict_proba(texts)
     alone = classifier.predict_proba(texts[:1])
-    is_sound = np.isfinite(found).all() and np.abs(found.sum(axis=1) - 1).max() < _EXACT
+    is_sound = np.isfinite(found).all() and found.min() >= 0 and found.max() <= 1 + _EXACT
+    if not classifier.task.has_label_sets:
+        is_sound = is_sound and np.abs(found.sum(axis=1) - 1).max() < _EXACT
     if not is_sound or np.abs(alone - found[:1]).max() > _EXACT:
         raise RunFolderError(
             f"{run_dir} does not give probabilities on made-up texts.",

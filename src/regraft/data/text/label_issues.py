@@ -128,9 +128,17 @@ def accepted_issues(
     return accepted
 
 
-def label_warnings(examples: Sequence[Example]) -> list[str]:
-    """Labels that differ only in case or blanks, and equal texts with different labels."""
+def label_warnings(examples: Sequence[Example], *, separator: str | None = None) -> list[str]:
+    """Labels that differ only in case or blanks, and equal texts with different labels.
+
+    With a `separator` of several labels, also if it never occurs.
+    """
     warnings = []
+    if separator is not None and all(len(example.names) < 2 for example in examples):
+        warnings.append(
+            f"No text has two labels: the separator {separator!r} never occurs. If every text has "
+            "one label, omit --label-separator."
+        )
     counts = Counter(name for example in examples for name in example.names)
     spellings: dict[str, list[str]] = {}
     for name in counts:
