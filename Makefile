@@ -11,7 +11,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check bench study reproduce docs course format golden clean base-en base-fr
+.PHONY: help install demo test check bench study reproduce soak fuzz docs course format golden clean base-en base-fr
 
 help: ## List the targets
 	@echo "regraft: pre-train on your own text, graft a classifier, prove what it was worth."
@@ -52,6 +52,18 @@ base-fr: $(STAMP) ## A base of French sentences and book reviews in runs/base-fr
 test: $(DEV) ## All tests: the fast suite, then the slow one
 	$(TEST_ENV) $(BIN)/pytest -q -n $(JOBS) -m "not slow"
 	$(TEST_ENV) $(BIN)/pytest -q -n $(JOBS) -m slow || test $$? -eq 5 # 5: none is marked slow
+
+# Numbers of `make soak`: kills over all commands, requests to each of two classifiers, and which
+# share of the JSON values of a run folder is changed (one in MUTATE).
+KILLS ?= 1000
+REQUESTS ?= 50000
+MUTATE ?= 1
+
+soak: $(DEV) ## Kills, requests and changed run folders in numbers: hours; KILLS=20 REQUESTS=1000 MUTATE=400: minutes
+	$(TEST_ENV) PYTHONPATH=tests $(BIN)/python -m chaos.soak --kills $(KILLS) --requests $(REQUESTS) --mutate $(MUTATE)
+
+fuzz: $(DEV) ## Random files, folders and requests for every reader: minutes; EXAMPLES=100000: longer
+	REGRAFT_FUZZ_EXAMPLES=$(or $(EXAMPLES),3000) $(TEST_ENV) $(BIN)/pytest -q -n $(JOBS) tests/chaos/test_fuzz.py
 
 check: $(DEV) ## What CI runs: format, lint, types, imports, spelling, docs, then tests
 	$(BIN)/ruff format --check

@@ -8,9 +8,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
+from chaos.folders import content
 from conftest import make_examples
 
 SMALL = {
@@ -23,9 +23,6 @@ SMALL = {
     "objective.group_size": 4,
 }
 NUM_KILLS = 4
-# What differs between two runs that are otherwise equal: times, places, and the checksums of JSON
-# that holds them. The files themselves are compared.
-TIMES = {"seconds", "created", "launch", "run_dir", "tokens_per_second", "checksum", "files"}
 
 
 @pytest.fixture
@@ -57,28 +54,6 @@ def finish(process: "subprocess.Popen[str]") -> None:
         os.killpg(process.pid, signal.SIGKILL)
         raise
     assert process.returncode == 0, stderr
-
-
-def timeless(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: timeless(part) for name, part in value.items() if name not in TIMES}
-    return [timeless(part) for part in value] if isinstance(value, list) else value
-
-
-def content(run_dir: Path) -> dict[str, Any]:
-    """Tensors as bytes, JSON without times, by their place in the folder."""
-    found: dict[str, Any] = {}
-    for path in run_dir.rglob("*"):
-        name = path.relative_to(run_dir).as_posix()
-        if path.is_dir() or name.startswith("report/"):
-            continue
-        if path.suffix == ".json":
-            found[name] = timeless(json.loads(path.read_text()))
-        elif path.suffix == ".jsonl":
-            found[name] = [timeless(json.loads(line)) for line in path.read_text().splitlines()]
-        else:
-            found[name] = path.read_bytes()
-    return found
 
 
 @pytest.mark.slow

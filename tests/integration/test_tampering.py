@@ -6,22 +6,16 @@ checksums, where only what the parts mean is left to check.
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
+from chaos.mutation import json_files, mutate
 from commands import refusal, run
 from tampering import accept_files, change_facts
 from tiny_blends import blend_dir
 
 from regraft.classifiers.base import load_classifier
-from regraft.errors import RegraftError, RunFolderError
-from regraft.runtime.manifest import with_checksum
-
-HOSTILE: tuple[Any, ...] = (None, True, -1, 0, 10**9, 1e308, "", "../../etc", [], {}, [[[[]]]])
-TEXTS = ["A fine book.", "No."]
+from regraft.errors import RunFolderError
 
 
 @pytest.fixture(scope="module")
@@ -29,87 +23,26 @@ def blend(tmp_path_factory) -> Path:
     return blend_dir(tmp_path_factory, num_labels=2)
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to every value in a JSON value; of a long list, to its first two parts."""
-    if path:
-        yield path
-    parts = value.items() if isinstance(value, dict) else ()
-    if isinstance(value, list):
-        parts = list(enumerate(value))[:2]
-    for key, part in parts:
-        yield from places(part, (*path, key))
-
-
-def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
-    if not path:
-        return new
-    copy = dict(value) if isinstance(value, dict) else list(value)
-    copy[path[0]] = replaced(value[path[0]], path[1:], new)
-    return copy
-
-
-def json_files(folder: Path) -> list[Path]:
-    """Those that loading reads, without the long list of words."""
-    listed = json.loads((folder / "run.json").read_text())["files"]
-    names = ["run.json", *(name for name in listed if name.endswith(".json"))]
-    return [folder / name for name in names if "vocabulary" not in name]
-
-
-def same(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and one == other
-
-
-def outcome(folder: Path, before: np.ndarray) -> str:
-    """Refused, harmless (the same answers), or changed: other answers, but valid ones."""
-    try:
-        probabilities = load_classifier(folder).predict_proba(TEXTS)
-    except RegraftError:
-        return "refused"
-    assert np.isfinite(probabilities).all()
-    np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-6)
-    is_same = probabilities.shape == before.shape and np.allclose(probabilities, before, atol=1e-9)
-    return "harmless" if is_same else "changed"
-
-
-def mutate(source: Path, folder: Path, *, with_new_checksums: bool, every: int) -> dict[str, int]:
-    """Replace every value (or one in `every`) by each hostile one; the number of each outcome."""
-    before = load_classifier(source).predict_proba(TEXTS)
-    counts = {"refused": 0, "harmless": 0, "changed": 0}
-    number = 0
-    shutil.copytree(source, folder)
-    for path in json_files(folder):
-        text = path.read_text()
-        listing = (folder / "run.json").read_text()
-        value = json.loads(text)
-        for place in places(value):
-            for new in HOSTILE:
-                number += 1
-                changed = replaced(value, place, new)
-                if number % every or same(changed, value):
-                    continue
-                if with_new_checksums and "checksum" in value:
-                    changed = with_checksum(changed)
-                path.write_text(json.dumps(changed))
-                if with_new_checksums and path.name != "run.json":
-                    accept_files(folder)
-                counts[outcome(folder, before)] += 1
-                (folder / "run.json").write_text(listing)
-        path.write_text(text)
-        (folder / "run.json").write_text(listing)
-    return counts
-
-
 @pytest.mark.slow
 def test_every_careless_edit_is_refused(blend, tmp_path):
     counts = mutate(blend, tmp_path / "run", with_new_checksums=False, every=97)
-    assert counts["refused"] > 5
-    assert counts["harmless"] == counts["changed"] == 0
+    assert counts.refused > 5
+    assert counts.harmless == counts.changed == 0
 
 
 @pytest.mark.slow
 def test_every_edit_with_new_checksums_is_refused_or_gives_valid_answers(blend, tmp_path):
     counts = mutate(blend, tmp_path / "run", with_new_checksums=True, every=397)
-    assert sum(counts.values()) > 2
+    assert counts.tried > 2
+    assert counts.crashes == []
+
+
+@pytest.mark.parametrize("name", ["kind", "status"])
+def test_kind_that_is_no_text_is_refused(blend, tmp_path, name):
+    folder = shutil.copytree(blend, tmp_path / "run")
+    change_facts(folder / "run.json", **{name: {}})
+    with pytest.raises(RunFolderError, match=f"{name} is no text"):
+        load_classifier(folder)
 
 
 @pytest.mark.parametrize(

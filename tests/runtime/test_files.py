@@ -15,6 +15,7 @@ from regraft.runtime import files
 from regraft.runtime.files import (
     output_path,
     remove_litter,
+    scratch_folder,
     temporary_folder,
     whole_file,
     whole_folder,
@@ -288,6 +289,19 @@ def test_writer_whose_new_file_is_taken_for_litter_makes_another(tmp_path, monke
     monkeypatch.setattr(files, "_lock", late)
     write_text(tmp_path / "a", "whole")
     assert (tmp_path / "a").read_text() == "whole"
+
+
+def test_scratch_folder_is_private_and_removed_after_a_kill(tmp_path, monkeypatch):
+    script = "import os; from regraft.runtime import scratch_folder\n"
+    script += "with scratch_folder('a'): os.kill(os.getpid(), 9)"
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    subprocess.run([sys.executable, "-c", script], check=False)
+    (left,) = tmp_path.iterdir()
+    assert mode(left) == 0o700
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with scratch_folder("b") as folder:
+        assert list(tmp_path.iterdir()) == [folder]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_temporary_folder_is_gone_at_the_end(tmp_path):

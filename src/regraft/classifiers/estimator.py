@@ -1,7 +1,6 @@
 """TextClassifier: `fit` and `finetune` as a scikit-learn estimator over one Classifier."""
 
 import json
-import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ from regraft.data import (
     split_examples,
 )
 from regraft.errors import ConfigError, DataError
-from regraft.runtime import SILENT, Progress, write_text
+from regraft.runtime import SILENT, Progress, scratch_folder, write_text
 from regraft.training import RunFolder, RunInfo, read_base_settings, read_info
 
 # Instead of a base: all weights are new.
@@ -249,8 +248,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             preset="bag",
             overrides={"train.seed": self.seed, **columns, **(self.settings or {})},
         )
-        with tempfile.TemporaryDirectory(prefix="regraft-fit-") as folder:
-            paths = {name: Path(folder) / f"{name}.jsonl" for name in ("labelled", "unlabelled")}
+        with scratch_folder("fit") as folder:
+            paths = {name: folder / f"{name}.jsonl" for name in ("labelled", "unlabelled")}
             _write_texts(paths["labelled"], [example.text for example in examples])
             _write_texts(paths["unlabelled"], unlabelled)
             self.result_ = fit_examples(
@@ -258,14 +257,14 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 watched=[],
                 texts=[paths["unlabelled"]] if unlabelled else [],
                 labelled=paths["labelled"],
-                out=Path(folder) / "run",
+                out=folder / "run",
                 # The files are ours, whatever columns the settings name.
                 settings=replace(settings, "data", text_column="text", encoding="utf-8"),
                 limit=FitLimit.of(minutes=self.minutes, bases=self.num_bases),
                 progress=progress,
             )
-            self._kept = KeptExamples.load(Path(folder) / "run")
-            return load_classifier(Path(folder) / "run")
+            self._kept = KeptExamples.load(folder / "run")
+            return load_classifier(folder / "run")
 
     def _finetune(
         self, examples: list[Example], *, classes: NDArray[Any], progress: Progress

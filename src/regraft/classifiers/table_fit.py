@@ -1,7 +1,6 @@
 """`regraft.fit`: the recipe for what Python callers have at hand."""
 
 import dataclasses
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from regraft.classifiers.updating import load_fitted, update_examples
 from regraft.config import resolve
 from regraft.data import Content, Example
 from regraft.errors import ConfigError, DataError
-from regraft.runtime import SILENT, Progress
+from regraft.runtime import SILENT, Progress, scratch_folder
 
 
 def fit(
@@ -81,11 +80,11 @@ def _updated(
         _example(text, answer, row=row, separator=data.label_separator)
         for row, (text, answer) in enumerate(zip(single_texts(contents), answers, strict=True), 1)
     ]
-    with tempfile.TemporaryDirectory(prefix="regraft-fit-") as folder:
+    with scratch_folder("fit") as folder:
         result = update_examples(
             run_dir,
             examples,
-            out=out or Path(folder) / "run",
+            out=out or folder / "run",
             data=data,
             files={},
             abstention=ALWAYS_ANSWER,

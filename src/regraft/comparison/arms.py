@@ -6,7 +6,6 @@
 import dataclasses
 import itertools
 import json
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -40,7 +39,7 @@ from regraft.comparison.plan import Setup
 from regraft.config import ARMS, Registry, Settings, replace, resolve
 from regraft.data import read_documents
 from regraft.errors import ConfigError
-from regraft.runtime import SILENT, Progress, write_json, write_whole
+from regraft.runtime import SILENT, Progress, scratch_folder, write_json, write_whole
 
 _VECTORS_NAME, _COST_NAME, _SPACE_NAME = "vectors.safetensors", "cost.json", "space"
 
@@ -350,8 +349,8 @@ class BlendTrainer:
     def fit(self, data: ArmData, *, seed: int, progress: Progress) -> Fitted:
         """Pre-train, fit the members and blend them."""
         settings = replace(self.settings, "train", seed=seed)
-        with tempfile.TemporaryDirectory(prefix="regraft-fit-") as folder:
-            labelled = Path(folder) / "train.jsonl"
+        with scratch_folder("fit") as folder:
+            labelled = folder / "train.jsonl"
             lines = [
                 json.dumps({settings.data.text_column: example.text}) for example in data.train
             ]
@@ -361,11 +360,11 @@ class BlendTrainer:
                 watched=data.valid,
                 texts=self.texts,
                 labelled=labelled,
-                out=Path(folder) / "run",
+                out=folder / "run",
                 settings=settings,
                 limit=FitLimit.of(minutes=self.minutes),
                 progress=progress,
             )
-            model = load_classifier(Path(folder) / "run")
+            model = load_classifier(folder / "run")
         weights = {f"weight of {name}": round(share, 3) for name, share in result.weights.items()}
         return Fitted(model, seconds=result.seconds, chosen=weights)

@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,7 +61,7 @@ from regraft.data import (
     settled_sizes,
 )
 from regraft.errors import DataError, RunFolderError
-from regraft.runtime import SILENT, Progress, cluster_size, fingerprint
+from regraft.runtime import SILENT, Progress, cluster_size, fingerprint, scratch_folder
 from regraft.training import read_base_settings
 
 
@@ -158,8 +157,7 @@ def run_request(
             check_task(data, by=f"The {arm.name} arm")
     with contextlib.ExitStack() as stack:
         if out is None:
-            temporary = tempfile.TemporaryDirectory(prefix="regraft-compare-")
-            out_dir = Path(stack.enter_context(temporary))
+            out_dir = stack.enter_context(scratch_folder("compare"))
         else:
             out_dir = Path(out)
             _check_out(out_dir)

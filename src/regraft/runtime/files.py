@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import stat
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -212,10 +213,18 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def temporary_folder(near: Path) -> Iterator[Path]:
+def scratch_folder(name: str) -> Iterator[Path]:
+    """A private folder where the system keeps temporary files; the name says what it is for."""
+    near = Path(tempfile.gettempdir()) / f"regraft-{name}"
+    with temporary_folder(near, mode=0o700) as temporary:
+        yield temporary
+
+
+@contextlib.contextmanager
+def temporary_folder(near: Path, *, mode: int = 0o777) -> Iterator[Path]:
     """A hidden folder next to a path; if this process is killed, the next one removes it."""
     _make_folder(near.parent)
-    handle, temporary = _locked_folder(near)
+    handle, temporary = _locked_folder(near, mode=mode)
     try:
         yield temporary
     finally:
@@ -254,11 +263,11 @@ def _locked_file(target: Path, *, mode: int) -> tuple[IO[bytes], str]:
         os.close(handle)
 
 
-def _locked_folder(target: Path) -> tuple[int | None, Path]:
+def _locked_folder(target: Path, *, mode: int) -> tuple[int | None, Path]:
     remove_litter(target.parent)
     while True:
         name = _temporary_name(target)
-        name.mkdir()
+        name.mkdir(mode)
         if os.name != "posix":
             return None, name
         with contextlib.suppress(FileNotFoundError):

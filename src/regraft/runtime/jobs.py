@@ -11,7 +11,6 @@ import os
 import pickle
 import signal
 import socket
-import tempfile
 import threading
 import time
 import warnings
@@ -22,6 +21,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from regraft.errors import ConfigError, TrainingError
 from regraft.runtime.extras import optional
+from regraft.runtime.files import scratch_folder
 from regraft.runtime.hardware import keep_memory
 from regraft.runtime.progress import SILENT, Progress
 
@@ -158,26 +158,25 @@ class _Listener:
     def __init__(self, progress_of: Callable[[Any], Progress]) -> None:
         self._progress_of = progress_of
         self._states: dict[Path, tuple[Progress, dict[str, Any]]] = {}
+        self._stack = contextlib.ExitStack()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._listen, daemon=True)
 
     def path_for(self, job: Any) -> Path:
         """The progress file of a job."""
-        path = Path(self._folder.name) / str(len(self._states))
+        path = self._folder / str(len(self._states))
         self._states[path] = self._progress_of(job), {"num_started": 0, "done": 0.0}
         return path
 
     def __enter__(self) -> "_Listener":
-        self._folder = tempfile.TemporaryDirectory(
-            prefix="regraft-jobs-", ignore_cleanup_errors=True
-        )
+        self._folder = self._stack.enter_context(scratch_folder("jobs"))
         self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._ended.set()
         self._thread.join()
-        self._folder.cleanup()
+        self._stack.close()
 
     def _listen(self) -> None:
         while not self._ended.wait(SECONDS_BETWEEN_NOTES):

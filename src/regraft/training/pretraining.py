@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -45,7 +44,7 @@ from regraft.models import (
     set_frequency_bias,
     size_for_budget,
 )
-from regraft.runtime import SILENT, Progress, matrix_speed, seeded, world
+from regraft.runtime import SILENT, Progress, matrix_speed, scratch_folder, seeded, world
 from regraft.stats import bits_per_byte, unigram_entropy
 from regraft.training.bases import load_base, read_base_settings
 from regraft.training.loaded_run import LoadedRun
@@ -389,10 +388,10 @@ def _without_standard_input(texts: Sequence[str | Path]) -> Iterator[list[str | 
     if Path("-") not in map(Path, texts):
         yield list(texts)
         return
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch_folder("text") as folder:
         # The kind that `-` has by its first character.
         first = sys.stdin.buffer.read(1)
-        path = Path(folder) / f"standard-input{'.jsonl' if first == b'{' else '.txt'}"
+        path = folder / f"standard-input{'.jsonl' if first == b'{' else '.txt'}"
         with path.open("wb") as file:
             file.write(first)
             shutil.copyfileobj(sys.stdin.buffer, file)

@@ -380,6 +380,9 @@ def read_info(run_dir: Path) -> RunInfo:
 def _check_values(values: dict[str, Any]) -> None:
     """Refuse values that cannot be right; ValueError says which."""
     labels, thresholds = values.get("labels", []), values.get("thresholds", [])
+    for name in ("kind", "status"):
+        if not isinstance(values.get(name, ""), str):
+            raise ValueError(f"{name} is no text")
     if not all(isinstance(label, str) for label in labels) or len(set(labels)) < len(labels):
         raise ValueError("its labels are not different texts")
     if not all(0 <= threshold <= 1 for threshold in thresholds):

@@ -126,9 +126,10 @@ def test_body_after_its_answer_does_not_hold_a_connection():
         assert received(connection) == b""
 
 
-def test_large_head_is_refused():
+@pytest.mark.parametrize("end", [b"", b"\r\n\r\n"], ids=["half", "whole"])
+def test_large_head_is_refused(end):
     with serving() as server, connected(server) as connection:
-        connection.sendall(HEAD + b"a: " + b"b" * MAX_HEAD_BYTES)
+        connection.sendall(HEAD + b"a: " + b"b" * MAX_HEAD_BYTES + end)
         assert status_of(received(connection)) == 431
 
 

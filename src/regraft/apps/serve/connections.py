@@ -164,9 +164,12 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """The parser understands nothing of it; `msg` is uvicorn's."""
-        self._refuse(
-            RefusedError(400, "The request is not valid HTTP/1.1.", remedy="Correct the request.")
-        )
+        if not self.transport.is_closing():
+            self._refuse(
+                RefusedError(
+                    400, "The request is not valid HTTP/1.1.", remedy="Correct the request."
+                )
+            )
 
     def on_message_begin(self) -> None:
         """The first byte of a head has come."""
@@ -180,9 +183,13 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > MAX_HEAD_BYTES:
+            self._refuse(_large_head())
+            raise ValueError("the head is too large")  # so that the parser stops
         super().on_headers_complete()
         if len(self.pipeline) > _MAX_AHEAD:
-            raise ValueError("too many requests at once")  # the parser stops, and it is refused
+            raise ValueError("too many requests at once")
 
     def on_chunk_header(self) -> None:
         """The size of a chunk has come."""

@@ -1,6 +1,5 @@
 """A network computed by onnxruntime instead of torch, with the same probabilities."""
 
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +14,7 @@ from regraft.data import Rows
 from regraft.errors import RunFolderError
 from regraft.export import TOLERANCE, needed, refuse_foreign, write_fused_graph, write_graph
 from regraft.models import Model
+from regraft.runtime import scratch_folder
 from regraft.training import LoadedRun
 
 # Positions a run of the session, padding included.
@@ -38,8 +38,8 @@ def onnx_classifier(
     refuse_foreign(network.settings.model, run_dir=run_dir)
 
     def made_by(write: Callable[[Model, Path], None]) -> tuple[Classifier, float]:
-        with tempfile.TemporaryDirectory(prefix="regraft-serve-") as folder:
-            graph_path = Path(folder) / "model.onnx"
+        with scratch_folder("serve") as folder:
+            graph_path = folder / "model.onnx"
             write(network.model, graph_path)
             scorer = OnnxScorer(graph_path, num_classes=len(network.info.labels))
         answering = NeuralClassifier(network, scorer)
