@@ -133,7 +133,7 @@ def test_batches_are_bounded_by_characters(monkeypatch):
 def test_windows_of_a_long_text_are_counted_apart_and_the_rest_is_not_read(space):
     word = "camera " * (MOST_WINDOWS * (SETTINGS.data.max_length - 1))
     (row,) = np.flatnonzero(space.index.token_ids == space.tokenizer.encode("camera")[0])
-    weights_NR = space.index.weights(space.tokenizer.encode_batch([word, word + "camera " * 99]))
+    weights_NR = space.index.weights(space.tokens([word, word + "camera " * 99]))
     expected = MOST_WINDOWS * (1 + math.log(SETTINGS.data.max_length - 1))
     assert weights_NR.toarray()[:, row] == pytest.approx([expected] * 2, rel=1e-6)
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 import openpyxl
 import pyarrow.parquet
 import pytest
+from clusters import local_cluster
 from conftest import Recorder, make_examples
 from tiny_classifiers import linear_dir
 
@@ -356,6 +358,29 @@ def test_killed_command_is_continued_byte_for_byte(
         assert done.stdout == b""
         assert out.read_bytes() == whole.read_bytes()
         assert not journal_folder(out).exists()
+
+
+@pytest.mark.slow
+def test_cluster_with_a_killed_worker_writes_the_same_bytes(
+    ask: Callable[..., TableTask], tmp_path: Path
+) -> None:
+    path = many(tmp_path, num_rows=20_000)
+    task = ask(path)
+    predict_to_file(task, tmp_path / "whole.csv")
+    command = [sys.executable, "-m", "regraft", "predict", str(task.run_dir), str(path)]
+    out, chunks = tmp_path / "out.csv", journal_folder(tmp_path / "out.csv") / "chunks"
+    with local_cluster(tmp_path) as (address, workers):
+        process = subprocess.Popen(
+            [*command, "--out", str(out), "--cluster", address],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        while process.poll() is None and not chunks.exists():
+            time.sleep(0.01)
+        workers[0].send_signal(signal.SIGKILL)
+        _, stderr = process.communicate(timeout=300)
+    assert process.returncode == 0, stderr
+    assert out.read_bytes() == (tmp_path / "whole.csv").read_bytes()
 
 
 def test_unsure_rows_have_no_label_and_top_k_replaces_the_other_columns(ask, tmp_path):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 
-from regraft.classifiers import vectoriser as module
+from regraft.classifiers import chunks
 from regraft.classifiers.vectoriser import Vectoriser, fit_vectoriser
 
 WORDS: dict[str, Any] = {"analyzer": "word", "ngram_range": (1, 2)}
@@ -93,7 +93,7 @@ def test_counts_beyond_the_table_of_logarithms():
 
 def test_table_of_chunks_starts_again_and_values_stay(monkeypatch):
     ours, rows = fit_vectoriser(FITTED, **CHARACTERS)
-    monkeypatch.setattr(module, "_MOST_CHUNKS", 3)
+    monkeypatch.setattr(chunks, "_MOST_CHUNKS", 3)
     for _ in range(3):
         assert abs(ours.transform(FITTED) - rows).max() < 1e-12
 

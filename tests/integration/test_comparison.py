@@ -1,7 +1,5 @@
 """A comparison that outgrows its machine: the report is the same."""
 
-import json
-import os
 import signal
 import subprocess
 import sys
@@ -10,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from clusters import local_cluster
 from comparisons import told
 from conftest import TINY, write_examples
 
@@ -62,32 +61,8 @@ def num_kept(out: Path) -> int:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[tuple[str, list["subprocess.Popen[bytes]"]]]:
-    """A Dask scheduler and two workers, each a process, on ports of their own."""
-    pytest.importorskip("distributed")
-    address_path = tmp_path / "scheduler.json"
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    processes: list[subprocess.Popen[bytes]] = []
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    try:
-        start = "from distributed.cli.dask_scheduler import main; main()"
-        options = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
-        words = [sys.executable, "-c", start, *options, "--scheduler-file", str(address_path)]
-        processes.append(subprocess.Popen(words, **quiet, env=environment, cwd=tmp_path))
-        while not address_path.exists() or not address_path.read_text():
-            assert processes[0].poll() is None
-            time.sleep(0.05)
-        address = json.loads(address_path.read_text())["address"]
-        start = "from distributed.cli.dask_worker import main; main()"
-        options = ["--nthreads", "1", "--no-nanny", "--no-dashboard"]
-        words = [sys.executable, "-c", start, address, *options, "--local-directory", str(tmp_path)]
-        processes += [
-            subprocess.Popen(words, **quiet, env=environment, cwd=tmp_path) for _ in range(2)
-        ]
-        yield address, processes[1:]
-    finally:
-        for process in reversed(processes):
-            process.kill()
-            process.wait()
+    with local_cluster(tmp_path) as started:
+        yield started
 
 
 @pytest.mark.slow
@@ -99,7 +74,6 @@ def test_cluster_with_a_killed_worker_gives_the_same_report(
 ) -> None:
     address, workers = cluster
     straight, out = tmp_path / "a" / "out", tmp_path / "b" / "out"
-    wait_for_workers(address, num_workers=2)
     process = subprocess.Popen(
         command(shared_base, files, out, "--cluster", address),
         stderr=subprocess.PIPE,
@@ -113,13 +87,6 @@ def test_cluster_with_a_killed_worker_gives_the_same_report(
     assert process.returncode == 0, stderr
     run(command(shared_base, files, straight, "--jobs", 1))
     assert told(out) == told(straight)
-
-
-def wait_for_workers(address: str, *, num_workers: int) -> None:
-    from distributed import Client
-
-    with Client(address, set_as_default=False) as client:
-        client.wait_for_workers(num_workers, timeout=120)
 
 
 def test_report_of_a_command_can_be_read_again(

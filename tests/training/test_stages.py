@@ -307,3 +307,9 @@ def test_exact_loss_is_validated(documents_path: Path, tmp_path: Path) -> None:
     # The sampled one starts from frequencies, the lab's own from nothing.
     assert losses[0] < losses[1] - 0.3
     assert np.isfinite(losses).all()
+
+
+def test_number_of_bags_without_their_stage_is_refused() -> None:
+    overrides = {"objective.stages": "documents", "objective.num_bags": 2}
+    with pytest.raises(ConfigError, match="num_bags: 2 has no effect"):
+        resolve("pretrain", preset="lab", overrides=overrides)

@@ -19,6 +19,7 @@ from jaxtyping import Float, Float32, Int, Int8
 from numpy.typing import NDArray
 
 from regraft.classifiers.base import register_classifier
+from regraft.classifiers.chunks import Chunks, starts
 from regraft.classifiers.contributions import Parts, by_class, with_intercepts
 from regraft.classifiers.logistic import Matrix, RegressionModel, rebuilt_regression, unit_length
 from regraft.classifiers.storage import Stored, load_member, rebuilding, save_member
@@ -32,8 +33,31 @@ if TYPE_CHECKING:
 # Of a longer text only the first windows are read; the rest costs time and adds little.
 MOST_WINDOWS = 8
 # Texts and characters that are read at a time: enough to read a frequent row once for many texts.
-_BATCH_TEXTS = 1_024
-_BATCH_CHARACTERS = 2_000_000
+_BATCH_TEXTS = 2_048
+_BATCH_CHARACTERS = 4_000_000
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The ids of texts, one text behind the other, and how many each has."""
+
+    ids_T: Int[np.ndarray, " T"]
+    lengths_N: Int[np.ndarray, " N"]
+
+    @classmethod
+    def of(cls, texts: Sequence[Sequence[int]]) -> "Tokens":
+        """Those of texts with ids of their own."""
+        lengths_N = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+        flat = itertools.chain.from_iterable(texts)
+        return cls(np.fromiter(flat, dtype=np.int64, count=lengths_N.sum()), lengths_N)
+
+    def truncated(self, most: int) -> "Tokens":
+        """No more than so many of each text, from its start."""
+        if self.lengths_N.max(initial=0) <= most:
+            return self
+        firsts_N = starts(self.lengths_N)[:-1]
+        places_T = np.arange(len(self.ids_T)) - np.repeat(firsts_N, self.lengths_N)
+        return Tokens(self.ids_T[places_T < most], np.minimum(self.lengths_N, most))
 
 
 @dataclass(frozen=True)
@@ -74,22 +98,21 @@ class RowIndex:
         rows_V[self.token_ids] = np.arange(len(self.token_ids), dtype=np.int32)
         return rows_V
 
-    def places(self, texts: Sequence[Sequence[int]]) -> Places:
+    def places(self, tokens: Tokens) -> Places:
         """The rows that the tokens of texts read."""
         num_before, num_framing = len(self.prefix_ids), len(self.prefix_ids + self.suffix_ids)
         room = self.max_length - num_framing
-        texts = [ids[: MOST_WINDOWS * room] for ids in texts]
-        lengths_N = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+        tokens = tokens.truncated(MOST_WINDOWS * room)
+        lengths_N = tokens.lengths_N
         # An empty text has a window, too.
-        first_windows_N = _starts(np.maximum(-(-lengths_N // room), 1))
+        first_windows_N = starts(np.maximum(-(-lengths_N // room), 1))
         lengths_W = np.full(first_windows_N[-1], room)
         lengths_W[first_windows_N[1:] - 1] = lengths_N - room * (np.diff(first_windows_N) - 1)
-        starts_W = _starts(lengths_W + num_framing)
+        starts_W = starts(lengths_W + num_framing)
         ids_T = np.empty(starts_W[-1], dtype=np.int64)
         shifts_W = num_before + num_framing * np.arange(len(lengths_W))
         inside = np.arange(lengths_W.sum()) + np.repeat(shifts_W, lengths_W)
-        flat = itertools.chain.from_iterable(texts)
-        ids_T[inside] = np.fromiter(flat, dtype=np.int64, count=len(inside))
+        ids_T[inside] = tokens.ids_T
         for place, token in enumerate(self.prefix_ids):
             ids_T[starts_W[:-1] + place] = token
         for place, token in enumerate(reversed(self.suffix_ids), start=1):
@@ -110,7 +133,7 @@ class RowIndex:
             rows_T[1:][is_known] = len(self.token_ids) + places[is_known]
         return rows_T
 
-    def weights(self, texts: Sequence[Sequence[int]]) -> "scipy.sparse.csr_array":
+    def weights(self, tokens: Tokens) -> "scipy.sparse.csr_array":
         """How much each row counts in each text, N x R.
 
         n occurrences in a window weigh 1 + log n together (TF-IDF). A row has one entry for every
@@ -118,9 +141,9 @@ class RowIndex:
         """
         import scipy.sparse
 
-        places = self.places(texts)
+        places = self.places(tokens)
         is_read_2T = places.rows_2T >= 0
-        num_before = _starts(is_read_2T)
+        num_before = starts(is_read_2T)
         rows = places.rows_2T[is_read_2T]
         shape = (len(places.window_starts_W) - 1, self.num_rows)
         ends_W = num_before[2 * places.window_starts_W].astype(np.int32)
@@ -129,7 +152,8 @@ class RowIndex:
         # Windows of one text follow each other: their entries together are those of the text.
         ends_N = counts.indptr[places.first_windows_N]
         return scipy.sparse.csr_array(
-            (1 + np.log(counts.data), counts.indices, ends_N), shape=(len(texts), self.num_rows)
+            (1 + np.log(counts.data), counts.indices, ends_N),
+            shape=(len(ends_N) - 1, self.num_rows),
         )
 
 
@@ -171,11 +195,21 @@ class FoldedSpace:
             progress.finish()
         return vectors_NK
 
+    @cached_property
+    def _chunks(self) -> Chunks:
+        return Chunks(self.tokenizer.encode_chunks)
+
+    def tokens(self, texts: Sequence[str]) -> Tokens:
+        """The ids of texts, looked up chunk by chunk if the tokenizer allows it."""
+        if self.tokenizer.splits_at_blanks:
+            return Tokens(*self._chunks.cut(texts).items(0))
+        return Tokens.of(self.tokenizer.encode_batch(texts))
+
     def _sums(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """The weighted sum of each text's rows."""
         import scipy.sparse
 
-        weights_NR = self.index.weights(self.tokenizer.encode_batch(texts))
+        weights_NR = self.index.weights(self.tokens(texts))
         is_read_R = np.zeros(self.index.num_rows, dtype=bool)
         is_read_R[weights_NR.indices] = True
         rows_U = np.flatnonzero(is_read_R)
@@ -249,7 +283,7 @@ class FoldedModel(RegressionModel):
         """Tokens; what a pair of neighbours adds is divided equally between them."""
         space, regression, num_classes = self.space, self.tuned.fitted, len(self.labels)
         features_K = self.matrix([text])[0]
-        places = space.index.places(space.tokenizer.encode_batch([text]))
+        places = space.index.places(space.tokens([text]))
         num_T = len(places.rows_2T) // 2
         occurrences = np.flatnonzero(places.rows_2T >= 0)
         rows, token_places = places.rows_2T[occurrences], occurrences // 2
@@ -321,13 +355,6 @@ def _tokenizer_path(run_dir: Path) -> Path:
     """A member of a blend reads the tokenizer in the folder of the blend."""
     owner = run_dir.parent.parent if run_dir.parent.name == "members" else run_dir
     return owner / "tokenizer.json"
-
-
-def _starts(lengths: NDArray[np.generic]) -> NDArray[np.int64]:
-    """Where each begins if they lie one behind the other, and where the last one ends."""
-    starts = np.zeros(len(lengths) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=starts[1:])
-    return starts
 
 
 def _batches(texts: Sequence[str]) -> Iterator[slice]:

@@ -56,7 +56,11 @@ class Regression:
 
     def predict_proba(self, matrix: Matrix) -> Float[np.ndarray, "N K"]:
         """The probability of each of its classes."""
-        scores_NK = np.asarray(matrix @ self.coef_.T) + self.intercept_
+        return self.chances(np.asarray(matrix @ self.coef_.T))
+
+    def chances(self, products_NR: Float[np.ndarray, "N R"]) -> Float[np.ndarray, "N K"]:
+        """The probability of each of its classes, given the products with its coefficients."""
+        scores_NK = products_NR + self.intercept_
         if self.has_label_sets:
             scores_NK = scores_NK.clip(-_MOST_LOG_ODDS, _MOST_LOG_ODDS)
             return np.asarray(1 / (1 + np.exp(-scores_NK)))
@@ -91,7 +95,11 @@ class TunedRegression:
 
     def probabilities(self, matrix: Matrix) -> Float[np.ndarray, "N C"]:
         """The probability of every label; 0 for a label that train did not have."""
-        return _probabilities(self.fitted, matrix, len(self.labels))
+        return self.chances(np.asarray(matrix @ self.fitted.coef_.T))
+
+    def chances(self, products_NR: Float[np.ndarray, "N R"]) -> Float[np.ndarray, "N C"]:
+        """The same, given the products of the features with the coefficients."""
+        return _by_label(self.fitted, self.fitted.chances(products_NR), len(self.labels))
 
     def stored(self) -> Stored:
         """Its parts, ready for disk."""
@@ -206,7 +214,13 @@ class RegressionModel(Classifier):
         """The probability of every label; 0 for a label that train did not have."""
         if not len(contents):  # a Series has no truth value
             return np.zeros((0, len(self.labels)))
-        return self.tuned.probabilities(self.matrix(single_texts(contents), progress=progress))
+        return self.tuned.chances(self.products(single_texts(contents), progress=progress))
+
+    def products(
+        self, texts: Sequence[str], *, progress: Progress = SILENT
+    ) -> Float[np.ndarray, "N R"]:
+        """The features of texts times the coefficients."""
+        return np.asarray(self.matrix(texts, progress=progress) @ self.tuned.fitted.coef_.T)
 
     @abstractmethod
     def matrix(self, texts: Sequence[str], *, progress: Progress = SILENT) -> Matrix:
@@ -521,8 +535,13 @@ def _fit_each(
 def _probabilities(
     regression: Regression, matrix: Matrix, num_classes: int
 ) -> Float[np.ndarray, "N C"]:
+    return _by_label(regression, regression.predict_proba(matrix), num_classes)
+
+
+def _by_label(
+    regression: Regression, known_NK: Float[np.ndarray, "N K"], num_classes: int
+) -> Float[np.ndarray, "N C"]:
     """One column per label; a regression has columns only for the classes it was fitted on."""
-    known_NK = regression.predict_proba(matrix)
     chances_NC = np.zeros((len(known_NK), num_classes))
     chances_NC[:, regression.classes_] = known_NK
     return chances_NC

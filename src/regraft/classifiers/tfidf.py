@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from regraft.classifiers.base import register_classifier, single_texts
+from regraft.classifiers.chunks import Chunks
 from regraft.classifiers.contributions import Parts, by_class, terms_of, with_intercepts
 from regraft.classifiers.logistic import (
     REGULARISATIONS,
@@ -83,9 +85,29 @@ class LinearModel(_TermModel):
     words: Vectoriser
     characters: Vectoriser
 
+    @cached_property
+    def _chunks(self) -> Chunks:
+        """Both vectorisers read the same chunks."""
+        return Chunks(self.words.items_of, self.characters.items_of)
+
+    def _rows(self, texts: Sequence[str]) -> list[Matrix]:
+        cut = self._chunks.cut(map(str.lower, texts))
+        return [self.words.rows(cut, table=0), self.characters.rows(cut, table=1)]
+
     def matrix(self, texts: Sequence[str], *, progress: Progress = SILENT) -> Matrix:
         """TF-IDF values, sparse."""
-        return _side_by_side(self.words.transform(texts), self.characters.transform(texts))
+        return _side_by_side(*self._rows(texts))
+
+    def products(
+        self, texts: Sequence[str], *, progress: Progress = SILENT
+    ) -> Float[np.ndarray, "N R"]:
+        """The features of texts times the coefficients, without copying them side by side."""
+        words, characters = self._rows(texts)
+        coefficients_DR = self.tuned.fitted.coef_.T
+        num_words = words.shape[1]
+        return np.asarray(
+            words @ coefficients_DR[:num_words] + characters @ coefficients_DR[num_words:]
+        )
 
     def score_parts(self, text: str) -> list[Parts]:
         """Terms of words and of characters."""

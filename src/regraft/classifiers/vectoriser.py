@@ -1,22 +1,20 @@
 """TF-IDF with the terms and values of scikit-learn's vectorisers, counted chunk by chunk.
 
-A chunk is what lies between two blanks. Its words, and its character n-grams, depend on nothing
-else: they are looked up in a table of all chunks seen so far. So strings are cut once per distinct
-chunk, and the rest is sparse arithmetic. Letters: N texts, V terms, L chunks of all texts, I
-items of all distinct chunks, W words, P pairs.
+The words of a chunk, and its character n-grams, are looked up in a table of chunks (chunks.py); the
+rest is sparse arithmetic. Letters: N texts, V terms, W words, P pairs, T words of all texts.
 """
 
 import re
-import threading
-from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from numpy.typing import NDArray
+
+from regraft.classifiers.chunks import Chunks, Cut, Numbers, starts
 
 if TYPE_CHECKING:
     import scipy.sparse
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
 Analyzer = Literal["word", "char_wb"]
 # scikit-learn's own pattern drops words of one letter: "a", "y", "I", all of Chinese.
 WORD = re.compile(r"\w+")
-# Then the table of chunks starts again, so that a server does not grow without limit.
-_MOST_CHUNKS = 500_000
 # Larger than the number of any pair of words.
 _NO_PAIR = np.iinfo(np.int64).max
 # 1 + log(count) of the counts that occur in practice.
@@ -70,9 +66,21 @@ class Vectoriser:
             return _WordCounter.of_terms(self.terms)
         return _CharacterCounter(self.columns.get, self.ngram_range)
 
+    @cached_property
+    def _chunks(self) -> Chunks:
+        return Chunks(self.items_of)
+
+    def items_of(self, chunks: Sequence[str]) -> list[list[int]]:
+        """What it counts in chunks of lower-cased texts."""
+        return [self._counter.items_in(chunk) for chunk in chunks]
+
     def transform(self, texts: Iterable[str]) -> "scipy.sparse.csr_matrix":
         """One row per text."""
-        return self.values(self._counter.counts(texts, num_terms=len(self.terms)))
+        return self.rows(self._chunks.cut(map(str.lower, texts)))
+
+    def rows(self, cut: Cut, *, table: int = 0) -> "scipy.sparse.csr_matrix":
+        """One row per text, for lower-cased texts that were cut with `items_of`."""
+        return self.values(self._counter.counts(cut, table=table, num_terms=len(self.terms)))
 
     def values(self, counts: "scipy.sparse.csr_matrix") -> "scipy.sparse.csr_matrix":
         """The values of counted terms."""
@@ -102,13 +110,14 @@ def fit_vectoriser(
     Terms of fewer than `min_df` texts or of a larger share than `max_df` are dropped, then all but
     the `max_terms` most frequent.
     """
-    names = _Numbers()
+    names = Numbers()
     counter = (
         _WordCounter(names.__getitem__)
         if analyzer == "word"
         else _CharacterCounter(names.__getitem__, ngram_range)
     )
-    counts, term_of = counter.all_counts(texts, names)
+    cut = Chunks(lambda chunks: map(counter.items_in, chunks)).cut(map(str.lower, texts))
+    counts, term_of = counter.all_counts(cut, names)
     num_texts, num_terms = counts.shape
     num_with_V = np.bincount(counts.indices, minlength=num_terms)
     kept_V = np.flatnonzero((num_with_V >= min_df) & (num_with_V <= max_df * num_texts))
@@ -139,84 +148,6 @@ def character_terms(chunk: str, ngram_range: tuple[int, int]) -> list[str]:
     ]
 
 
-class _Numbers(dict[str, int]):
-    """Numbers strings when they are first asked for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.new: list[str] = []
-
-    def __missing__(self, key: str) -> int:
-        number = self[key] = len(self)
-        self.new.append(key)
-        return number
-
-
-class _Growing:
-    """An array of integers that grows; what was read from it before stays as it is."""
-
-    def __init__(self, first: Sequence[int] = ()) -> None:
-        self._room = np.array([*first, 0], dtype=np.int32)
-        self._size = len(first)
-
-    def extend(self, numbers: Sequence[int]) -> None:
-        size = self._size + len(numbers)
-        if size > len(self._room):
-            room = np.empty(2 * size, dtype=np.int32)
-            room[: self._size] = self.now
-            self._room = room
-        self._room[self._size : size] = numbers
-        self._size = size
-
-    @property
-    def now(self) -> NDArray[np.int32]:
-        return self._room[: self._size]
-
-
-@dataclass(frozen=True)
-class _Cut:
-    """Texts as chunks, and the items of each distinct chunk."""
-
-    chunks_L: Int[np.ndarray, " L"]
-    text_ends: NDArray[np.int32]
-    items_I: Int[np.ndarray, " I"]
-    chunk_ends: NDArray[np.int32]
-
-
-class _Chunks:
-    """The chunks seen so far with their items: numbers, -1 for what has none."""
-
-    def __init__(self, items_of: Callable[[str], Iterable[int]]) -> None:
-        self._items_of = items_of
-        self._lock = threading.Lock()
-        self._numbers, self._items, self._ends = _Numbers(), _Growing(), _Growing([0])
-
-    def cut(self, texts: Iterable[str]) -> _Cut:
-        """Cut texts, one thread at a time, and extend the table by chunks that are new."""
-        chunks_L, text_ends = array("i"), array("i", [0])
-        with self._lock:
-            if len(self._numbers) > _MOST_CHUNKS:
-                self._numbers, self._items, self._ends = _Numbers(), _Growing(), _Growing([0])
-            number_of = self._numbers.__getitem__
-            for text in texts:
-                chunks_L.extend(map(number_of, text.lower().split()))
-                text_ends.append(len(chunks_L))
-            items: list[int] = []
-            ends, before = [], len(self._items.now)
-            for chunk in self._numbers.new:
-                items.extend(self._items_of(chunk))
-                ends.append(before + len(items))
-            self._numbers.new.clear()
-            self._items.extend(items)
-            self._ends.extend(ends)
-            return _Cut(
-                np.array(chunks_L, dtype=np.int32),
-                np.array(text_ends, dtype=np.int32),
-                self._items.now,
-                self._ends.now,
-            )
-
-
 class _CharacterCounter:
     """Counts character n-grams; `column_of` gives None for one that is not a term."""
 
@@ -224,40 +155,37 @@ class _CharacterCounter:
         self, column_of: Callable[[str], int | None], ngram_range: tuple[int, int]
     ) -> None:
         self._column_of, self._ngram_range = column_of, ngram_range
-        self._chunks = _Chunks(self._columns_in)
         self._ones = np.ones(0, dtype=np.int32)
 
-    def _columns_in(self, chunk: str) -> list[int]:
-        columns = map(self._column_of, character_terms(chunk, self._ngram_range))
-        return [column for column in columns if column is not None]
+    def items_in(self, chunk: str) -> list[int]:
+        """The columns of its n-grams."""
+        column_of = self._column_of
+        terms = character_terms(chunk, self._ngram_range)
+        return [column for term in terms if (column := column_of(term)) is not None]
 
-    def counts(self, texts: Iterable[str], *, num_terms: int) -> "scipy.sparse.csr_matrix":
-        """N x V."""
-        return self._product(self._chunks.cut(texts), num_terms=num_terms)
-
-    def all_counts(
-        self, texts: Iterable[str], names: _Numbers
-    ) -> "tuple[scipy.sparse.csr_matrix, Callable[[int], str]]":
-        """Counts of all terms that occur, which `column_of` has numbered, and their names."""
-        cut = self._chunks.cut(texts)
-        return self._product(cut, num_terms=len(names)), list(names).__getitem__
-
-    def _product(self, cut: _Cut, *, num_terms: int) -> "scipy.sparse.csr_matrix":
+    def counts(self, cut: Cut, *, table: int = 0, num_terms: int) -> "scipy.sparse.csr_matrix":
         """Texts x chunks times chunks x terms: what occurs twice is there twice, and is added."""
         import scipy.sparse
 
-        num_texts, num_chunks = len(cut.text_ends) - 1, len(cut.chunk_ends) - 1
-        num_ones = max(len(cut.items_I), len(cut.chunks_L))
+        items_I, chunk_ends = cut.tables[table].items_I, cut.tables[table].chunk_ends
+        num_chunks, num_ones = len(chunk_ends) - 1, max(len(items_I), len(cut.chunks_L))
         if len(self._ones) < num_ones:
             self._ones = np.ones(2 * num_ones, dtype=np.int32)
         ones = self._ones
         texts = scipy.sparse.csr_matrix(
-            (ones[: len(cut.chunks_L)], cut.chunks_L, cut.text_ends), shape=(num_texts, num_chunks)
+            (ones[: len(cut.chunks_L)], cut.chunks_L, cut.text_ends),
+            shape=(cut.num_texts, num_chunks),
         )
-        table = scipy.sparse.csr_matrix(
-            (ones[: len(cut.items_I)], cut.items_I, cut.chunk_ends), shape=(num_chunks, num_terms)
+        chunks = scipy.sparse.csr_matrix(
+            (ones[: len(items_I)], items_I, chunk_ends), shape=(num_chunks, num_terms)
         )
-        return texts @ table
+        return texts @ chunks
+
+    def all_counts(
+        self, cut: Cut, names: Numbers
+    ) -> "tuple[scipy.sparse.csr_matrix, Callable[[int], str]]":
+        """Counts of all terms that occur, which `column_of` has numbered, and their names."""
+        return self.counts(cut, num_terms=len(names)), list(names).__getitem__
 
 
 class _WordCounter:
@@ -270,14 +198,13 @@ class _WordCounter:
 
     def __init__(self, number_of: Callable[[str], int | None]) -> None:
         self._number_of = number_of
-        self._chunks = _Chunks(self._words_in)
         self.columns_W = np.full(1, -1)
         self.pairs_P, self.pair_columns_P = np.full((2, 1), _NO_PAIR)
 
     @classmethod
     def of_terms(cls, terms: Sequence[str]) -> "_WordCounter":
         """A counter of these terms."""
-        numbers = _Numbers()
+        numbers = Numbers()
         words = [[numbers[word] for word in term.split(" ")] for term in terms]
         counter = cls(numbers.get)
         counter.columns_W = np.full(max(len(numbers), 1), -1)
@@ -291,31 +218,33 @@ class _WordCounter:
         counter.pair_columns_P = np.array([pairs[pair] for pair in counter.pairs_P.tolist()])
         return counter
 
-    def _words_in(self, chunk: str) -> list[int]:
+    def items_in(self, chunk: str) -> list[int]:
+        """The numbers of its words, -1 for one without."""
         numbers = map(self._number_of, WORD.findall(chunk))
         return [-1 if number is None else number for number in numbers]
 
-    def counts(self, texts: Iterable[str], *, num_terms: int) -> "scipy.sparse.csr_matrix":
+    def counts(self, cut: Cut, *, table: int = 0, num_terms: int) -> "scipy.sparse.csr_matrix":
         """N x V."""
-        words, owners, num_texts = self._words(texts)
-        is_known = words >= 0
-        columns = np.where(is_known, self.columns_W[words], -1)
-        is_pair = is_known[:-1] & is_known[1:] & (owners[:-1] == owners[1:])
-        keys = words[:-1][is_pair] * len(self.columns_W) + words[1:][is_pair]
+        words_T, num_words_N = cut.items(table)
+        is_known_T = words_T >= 0
+        # Two places for every word: its own term, and the pair it begins.
+        columns_2T = np.full(2 * len(words_T), -1)
+        columns_2T[0::2] = np.where(is_known_T, self.columns_W[words_T], -1)
+        first_T = np.flatnonzero(_pairs(is_known_T, num_words_N))
+        keys = words_T[first_T].astype(np.int64) * len(self.columns_W) + words_T[first_T + 1]
         places = np.searchsorted(self.pairs_P, keys)
         is_found = self.pairs_P[places] == keys
-        rows = owners[columns >= 0], owners[:-1][is_pair][is_found]
-        found = columns[columns >= 0], self.pair_columns_P[places[is_found]]
-        return _counted(np.concatenate(rows), np.concatenate(found), (num_texts, num_terms))
+        columns_2T[2 * first_T[is_found] + 1] = self.pair_columns_P[places[is_found]]
+        return _counted(columns_2T, 2 * num_words_N, num_terms=num_terms)
 
     def all_counts(
-        self, texts: Iterable[str], names: _Numbers
+        self, cut: Cut, names: Numbers
     ) -> "tuple[scipy.sparse.csr_matrix, Callable[[int], str]]":
         """Counts of all terms that occur, which `number_of` has numbered, and their names."""
-        words, owners, num_texts = self._words(texts)
+        words_T, num_words_N = cut.items(0)
         num_words, by_number = len(names), list(names)
-        is_pair = owners[:-1] == owners[1:]
-        keys = words[:-1][is_pair] * num_words + words[1:][is_pair]
+        first_T = np.flatnonzero(_pairs(np.ones(len(words_T), dtype=bool), num_words_N))
+        keys = words_T[first_T].astype(np.int64) * num_words + words_T[first_T + 1]
         pairs_P, places = np.unique(keys, return_inverse=True)
 
         def term_of(column: int) -> str:
@@ -324,33 +253,35 @@ class _WordCounter:
             first, second = divmod(int(pairs_P[column - num_words]), num_words)
             return f"{by_number[first]} {by_number[second]}"
 
-        counts = _counted(
-            np.concatenate([owners, owners[:-1][is_pair]]),
-            np.concatenate([words, places + num_words]),
-            (num_texts, num_words + len(pairs_P)),
-        )
+        columns_2T = np.full(2 * len(words_T), -1)
+        columns_2T[0::2] = words_T
+        columns_2T[2 * first_T + 1] = places + num_words
+        counts = _counted(columns_2T, 2 * num_words_N, num_terms=num_words + len(pairs_P))
         return counts, term_of
 
-    def _words(self, texts: Iterable[str]) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-        """The words of all texts, the text of each, and the number of texts."""
-        cut = self._chunks.cut(texts)
-        num_words_L = np.diff(cut.chunk_ends)[cut.chunks_L]
-        behind_L = np.cumsum(num_words_L)
-        shifts_L = cut.chunk_ends[cut.chunks_L] - (behind_L - num_words_L)
-        places = np.arange(behind_L[-1] if len(behind_L) else 0) + np.repeat(shifts_L, num_words_L)
-        num_texts = len(cut.text_ends) - 1
-        owners_L = np.repeat(np.arange(num_texts), np.diff(cut.text_ends))
-        words = cut.items_I[places].astype(np.int64)
-        return words, np.repeat(owners_L, num_words_L), num_texts
+
+def _pairs(is_known_T: NDArray[np.bool_], num_words_N: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each word and the next one of its text are both known."""
+    is_pair_T: NDArray[np.bool_] = is_known_T.copy()
+    is_pair_T[:-1] &= is_known_T[1:]
+    is_pair_T[np.cumsum(num_words_N)[num_words_N > 0] - 1] = False
+    return is_pair_T
 
 
 def _counted(
-    rows: NDArray[np.int64], columns: NDArray[np.int64], shape: tuple[int, int]
+    columns: NDArray[np.int64], num_columns_N: NDArray[np.int64], *, num_terms: int
 ) -> "scipy.sparse.csr_matrix":
+    """How often each column occurs in each text, given those of all texts; -1 is none."""
     import scipy.sparse
 
-    ones = np.ones(len(rows), dtype=np.int32)
-    return scipy.sparse.coo_matrix((ones, (rows, columns)), shape=shape).tocsr()
+    is_there = columns >= 0
+    ends = starts(is_there)[starts(num_columns_N)]
+    ones = np.ones(ends[-1], dtype=np.int32)
+    counts = scipy.sparse.csr_matrix(
+        (ones, columns[is_there], ends), shape=(len(num_columns_N), num_terms)
+    )
+    counts.sum_duplicates()
+    return counts
 
 
 def _damped(counts: NDArray[np.int32]) -> NDArray[np.float64]:

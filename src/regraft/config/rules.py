@@ -43,6 +43,7 @@ _IS_READ: dict[str, Callable[[str], bool]] = {
 # Settings of the section `objective` about the stages, with the stages that read them.
 OF_STAGES: dict[str, tuple[str, ...]] = {
     "stages": STAGES,
+    "num_bags": ("words",),
     "language_weight": ("documents+language",),
     "language_weight_end": ("documents+language",),
     "half_length": ("documents", "documents+language"),

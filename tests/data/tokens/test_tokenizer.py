@@ -265,3 +265,32 @@ assert "TOKENIZERS_PARALLELISM" not in os.environ
 def test_module_loads_no_torch():
     code = "import sys, regraft.data.tokens.tokenizer; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def words() -> Tokenizer:
+    return trained("words")
+
+
+@pytest.mark.parametrize(
+    "text", [*ODD_TEXTS, "Don't! a_1 \u0130x \u03a3\u03a3 \ud800 </s> q\u0301\x1cz"]
+)
+def test_whole_words_are_read_chunk_by_chunk(text, words):
+    rows = words.encode_chunks(text.split())
+    assert [*itertools.chain.from_iterable(rows)] == words.encode(text)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    text=st.one_of(
+        st.text(max_size=40), st.text("aB \n!?_.\u00a0\u2003\u0301\u0130\u03a3\u00df", max_size=40)
+    )
+)
+def test_whole_words_of_any_text_are_read_chunk_by_chunk(text, words):
+    rows = words.encode_chunks(text.split())
+    assert [*itertools.chain.from_iterable(rows)] == words.encode(text)
+
+
+def test_only_whole_words_are_known_to_split_at_blanks(tokenizers_by_kind, words):
+    assert words.splits_at_blanks
+    assert not any(tokenizer.splits_at_blanks for tokenizer in tokenizers_by_kind.values())

@@ -5,9 +5,11 @@ The special tokens of a foreign tokenizer come from its tokenizer_config.json.
 
 import json
 import os
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,7 @@ _WORDS = (
 )
 # Words as a bag of them wants them: no spaces, and of all punctuation what can change a tone.
 _WHOLE_WORDS = r"[\p{L}\p{M}\p{N}_]+|[!?]"
+_ASCII_WORDS = re.compile("[a-z0-9_]+|[!?]")  # the same in lower-case ASCII
 _ENCODE_CHUNK = 1_000  # texts; bounds the memory of the library's rich encodings
 # What a sentence ends with, in the scripts that have such a mark.
 _STOPS = (".", "!", "?", "\u2026", "\u3002", "\uff01", "\uff1f", "\u0964", "\u061f")
@@ -118,9 +121,13 @@ class Tokenizer:
         _without_specials_in_text(self._inner)
 
     @cached_property
+    def _vocabulary(self) -> dict[str, int]:
+        return self._inner.get_vocab(with_added_tokens=True)
+
+    @cached_property
     def vocab_size(self) -> int:
         """Number of ids, special tokens included, and those that a vocabulary leaves out."""
-        return max(self._inner.get_vocab(with_added_tokens=True).values()) + 1
+        return max(self._vocabulary.values()) + 1
 
     @cached_property
     def fingerprint(self) -> str:
@@ -146,6 +153,41 @@ class Tokenizer:
             and layout["padding"] is None
             and all(token["special"] for token in layout["added_tokens"])
         )
+
+    @cached_property
+    def splits_at_blanks(self) -> bool:
+        """Are the ids of a text those of its chunks between blanks, one behind the other?
+
+        Known of whole words, which no blank is part of. NFC composes nothing with a blank.
+        """
+        inner, words = self._inner, whole_words(models.WordLevel())
+        return (
+            isinstance(inner.model, models.WordLevel)
+            and inner.token_to_id(inner.model.unk_token) == self.unknown_id
+            and _state(inner.normalizer) == _state(words.normalizer)
+            and _state(inner.pre_tokenizer) == _state(words.pre_tokenizer)
+            and inner.truncation is None
+            and inner.padding is None
+            and all(token.special for token in inner.get_added_tokens_decoder().values())
+        )
+
+    def encode_chunks(self, chunks: Sequence[str]) -> list[list[int]]:
+        """The ids of many short texts without blanks, if it `splits_at_blanks`.
+
+        An ASCII chunk is cut here: handing each to the library would take longer than reading it.
+        """
+        id_of, unknown = self._vocabulary.get, repeat(self.unknown_id)
+        rows = [
+            list(map(id_of, _ASCII_WORDS.findall(chunk.lower()), unknown))
+            if chunk.isascii()
+            else []
+            for chunk in chunks
+        ]
+        others = [place for place, chunk in enumerate(chunks) if not chunk.isascii()]
+        found = self.encode_batch([chunks[place] for place in others])
+        for place, ids in zip(others, found, strict=True):
+            rows[place] = ids
+        return rows
 
     @cached_property
     def token_bytes(self) -> list[int]:
@@ -335,6 +377,11 @@ def whole_words(model: models.Model) -> tokenizers.Tokenizer:
     inner.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
     inner.pre_tokenizer = pre_tokenizers.Split(Regex(_WHOLE_WORDS), behavior="removed", invert=True)
     return inner
+
+
+def _state(part: normalizers.Normalizer | pre_tokenizers.PreTokenizer | None) -> object:
+    """Its JSON."""
+    return None if part is None else part.__getstate__()
 
 
 def without_surrogates(text: str) -> str:
