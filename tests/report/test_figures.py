@@ -11,8 +11,9 @@ from comparisons import ARMS, SIZES, comparison, full_comparison
 
 from regraft.comparison.results import LabelWorth, Split
 from regraft.report import figures
-from regraft.report.comparison_html import comparison_to_html
-from regraft.report.markdown import comparison_to_markdown
+from regraft.report.comparison_page import comparison_page
+from regraft.report.html import to_html
+from regraft.report.markdown import to_markdown
 from regraft.stats.significance import Interval
 
 
@@ -208,5 +209,6 @@ def test_uneven_classes_have_a_curve_of_macro_f1():
     expected = [100 * p.macro_f1.mean for p in sorted(points, key=lambda p: p.num_labels)]
     assert any(np.allclose(line.get_ydata(), expected) for line in axes.lines)
     note = "The largest class is 80.0"
-    assert note in comparison_to_markdown(found, figures=drawn)
-    assert note in comparison_to_html(found, figures=drawn)
+    page = comparison_page(found, figures=drawn)
+    assert note in to_markdown(page)
+    assert note in to_html(page)

@@ -7,14 +7,15 @@ from collections.abc import Callable
 from comparisons import comparison, full_comparison
 
 from regraft.comparison.results import Comparison
-from regraft.report.comparison_html import comparison_to_html
+from regraft.report.comparison_page import comparison_page
 from regraft.report.figures import comparison_figures
-from regraft.report.markdown import comparison_to_markdown
+from regraft.report.html import to_html
+from regraft.report.markdown import to_markdown
 
 
 def page_text(whole: Comparison) -> str:
     """The words of a page, one line per element; numbers are tested elsewhere."""
-    page = comparison_to_html(whole, figures=comparison_figures(whole))
+    page = to_html(comparison_page(whole, figures=comparison_figures(whole)))
     body = page[page.index("<header") :]
     body = re.sub(r"<svg.*?</svg>", "", body, flags=re.DOTALL)
     lines = html.unescape(re.sub(r"<[^>]+>", "\n", body)).splitlines()
@@ -22,12 +23,13 @@ def page_text(whole: Comparison) -> str:
 
 
 def test_report_wording_is_frozen(golden: Callable[[str, str], None]) -> None:
-    figures = ("accuracy", "curve", "macro-f1", "calibration", "lengths")
+    full, leaky = full_comparison(), comparison(num_text_leaks=2, num_deciding=77)
+    figures = comparison_figures(full)
     parts = {
-        "report.html": page_text(full_comparison()),
-        "report.md": comparison_to_markdown(full_comparison(), figures=figures),
-        "report.md with leaks, without corrections": comparison_to_markdown(
-            comparison(num_text_leaks=2, num_deciding=77), figures=()
+        "report.html": page_text(full),
+        "report.md": to_markdown(comparison_page(full, figures=figures)),
+        "report.md with leaks, without corrections": to_markdown(
+            comparison_page(leaky, figures={})
         ),
     }
     text = "\n".join(f"===== {name}\n{part.rstrip()}\n" for name, part in parts.items())

@@ -13,8 +13,9 @@ import pytest
 from regraft.comparison.results import Comparison, Mistake
 from regraft.report import sentences as words
 from regraft.report import writer as report
-from regraft.report.comparison_html import comparison_to_html
-from regraft.report.markdown import comparison_to_markdown
+from regraft.report.comparison_page import comparison_page
+from regraft.report.html import to_html
+from regraft.report.markdown import to_markdown
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 FIGURES = ("accuracy", "curve", "calibration", "lengths")
@@ -103,8 +104,9 @@ def test_report_takes_half_a_surrogate_pair(tmp_path: Path, name: str):
 def test_published_reports_are_still_told_in_their_own_words(path: Path):
     found = Comparison.from_dict(json.loads(path.read_text(encoding="utf-8")))
     headline, rest = words.verdict_parts(found.verdict)
-    told = comparison_to_markdown(found, figures=())
+    page = comparison_page(found, figures={})
+    told = to_markdown(page)
     assert f"# {headline}\n\n{rest}\n" in told
     assert found.verdict.startswith(headline)
-    assert headline in comparison_to_html(found, figures={})
+    assert headline in to_html(page)
     assert set(words.shown_tests(found)) <= set(found.tests)

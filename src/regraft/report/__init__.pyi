@@ -9,8 +9,8 @@ from .attention_figures import (
     rotary_picture,
     sinusoids_picture,
 )
-from .fit_html import write_fit_report
-from .held_out_html import UPDATE_COLUMNS, forecast_sentence, update_rows, update_sentence
+from .fit_page import write_fit_report
+from .held_out import UPDATE_COLUMNS, forecast_sentence, update_rows, update_sentence
 from .sentences import base_arm, percent
 from .tables import comparison_to_dict
 from .writer import write_report

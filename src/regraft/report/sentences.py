@@ -279,7 +279,7 @@ def worth_rows(comparison: Comparison) -> list[tuple[str, str, str, str]]:
 
 def _worth_in_numbers(worth: LabelWorth) -> tuple[str, str]:
     if worth.extra is None:
-        return "no gain found", UNKNOWN
+        return "no gain found", ""
     extra = worth.extra
     if worth.is_bound:
         return f"more than {extra.mean:,.0f}", f"{about(extra.low)} or more"

@@ -49,108 +49,43 @@ def encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
+# What each table shows: a field, and the name of its column if that is another one. An interval,
+# marked by ~, takes three columns.
+_ARMS = (
+    "name=arm num_seeds=seeds ~test_accuracy ~test_accuracy_without_leaks ~valid_accuracy macro_f1 "
+    "calibration_error temperature calibrated_error seconds num_collapsed=collapsed "
+    "macro_f1_without_leaks"
+)
+_CURVE = (
+    "arm num_labels=labels num_seeds=seeds ~accuracy ~macro_f1 seconds num_collapsed=collapsed "
+    "~accuracy_without_leaks ~macro_f1_without_leaks"
+)
+_TESTS = (
+    "first second ~difference p_permutation p_mcnemar p_difference p_holm ~corrected "
+    "smallest_difference is_of_runs=of_runs"
+)
+
+
 def comparison_tables(comparison: Comparison) -> dict[str, str]:
     """The text of every CSV file that there are values for, by its name."""
-    tables = {"arms.csv": _arms(comparison)}
-    if comparison.curve:
-        tables["curve.csv"] = _curve(comparison)
-    if comparison.tests:
-        tables["tests.csv"] = _tests(comparison)
-    return tables
+    tables = {
+        "arms.csv": (comparison.arms, _ARMS),
+        "curve.csv": (comparison.curve, _CURVE),
+        "tests.csv": (comparison.tests, _TESTS),
+    }
+    return {name: _table(items, fields) for name, (items, fields) in tables.items() if items}
 
 
-def _arms(comparison: Comparison) -> str:
-    columns = [
-        "arm",
-        "seeds",
-        *interval_columns("test_accuracy"),
-        *interval_columns("test_accuracy_without_leaks"),
-        *interval_columns("valid_accuracy"),
-        "macro_f1",
-        "calibration_error",
-        "temperature",
-        "calibrated_error",
-        "seconds",
-        "collapsed",
-        "macro_f1_without_leaks",
-    ]
-    rows = [
-        [
-            arm.name,
-            arm.num_seeds,
-            *interval_cells(arm.test_accuracy),
-            *interval_cells(arm.test_accuracy_without_leaks),
-            *interval_cells(arm.valid_accuracy),
-            arm.macro_f1,
-            arm.calibration_error,
-            arm.temperature,
-            arm.calibrated_error,
-            arm.seconds,
-            arm.num_collapsed,
-            arm.macro_f1_without_leaks,
-        ]
-        for arm in comparison.arms
-    ]
-    return to_csv(columns, rows)
-
-
-def _curve(comparison: Comparison) -> str:
-    columns = [
-        "arm",
-        "labels",
-        "seeds",
-        *interval_columns("accuracy"),
-        *interval_columns("macro_f1"),
-        "seconds",
-        "collapsed",
-        *interval_columns("accuracy_without_leaks"),
-        *interval_columns("macro_f1_without_leaks"),
-    ]
-    rows = [
-        [
-            point.arm,
-            point.num_labels,
-            point.num_seeds,
-            *interval_cells(point.accuracy),
-            *interval_cells(point.macro_f1),
-            point.seconds,
-            point.num_collapsed,
-            *interval_cells(point.accuracy_without_leaks),
-            *interval_cells(point.macro_f1_without_leaks),
-        ]
-        for point in comparison.curve
-    ]
-    return to_csv(columns, rows)
-
-
-def _tests(comparison: Comparison) -> str:
-    columns = [
-        "first",
-        "second",
-        *interval_columns("difference"),
-        "p_permutation",
-        "p_mcnemar",
-        "p_difference",
-        "p_holm",
-        *interval_columns("corrected"),
-        "smallest_difference",
-        "of_runs",
-    ]
-    rows = [
-        [
-            test.first,
-            test.second,
-            *interval_cells(test.difference),
-            test.p_permutation,
-            test.p_mcnemar,
-            test.p_difference,
-            test.p_holm,
-            *interval_cells(test.corrected),
-            test.smallest_difference,
-            test.is_of_runs,
-        ]
-        for test in comparison.tests
-    ]
+def _table(items: Sequence[object], fields: str) -> str:
+    columns: list[str] = []
+    rows: list[list[Any]] = [[] for _ in items]
+    for word in fields.split():
+        field, _, column = word.removeprefix("~").partition("=")
+        values = [getattr(item, field) for item in items]
+        is_interval = word.startswith("~")
+        columns += interval_columns(field) if is_interval else [column or field]
+        for row, value in zip(rows, values, strict=True):
+            row += interval_cells(value) if is_interval else [value]
     return to_csv(columns, rows)
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from regraft.classifiers import FitResult, Update
 from regraft.data import LabelIssue, read_label_issues
-from regraft.report import markdown
 from regraft.report import sentences as words
 from regraft.report.drawing import (
     DASHES,
@@ -16,12 +15,11 @@ from regraft.report.drawing import (
     Line,
     arm_styles,
     draw_lines,
-    figure_for_page,
     line_axes,
     name_axes,
 )
 from regraft.report.figures import label_axes
-from regraft.report.html import (
+from regraft.report.page import (
     Cell,
     Drawing,
     Paragraph,
@@ -98,7 +96,7 @@ def coverage_figure(result: FitResult) -> "Figure":
 
 
 def held_out_sections(result: FitResult, figures: "dict[str, Figure]") -> list[Section]:
-    """Sections of report.html."""
+    """Sections of the report."""
     sections = []
     if result.update is not None:
         changes = [(row[0], [Cell(cell) for cell in row[1:]]) for row in update_rows(result.update)]
@@ -107,18 +105,13 @@ def held_out_sections(result: FitResult, figures: "dict[str, Figure]") -> list[S
         sections.append(Section("update", _UPDATE_TITLE, [*notes, Paragraph(_UPDATE_NOTE)]))
     if "labels" in figures:
         numbers = [(row[0], [Cell(cell) for cell in row[1:]]) for row in _curve_rows(result)]
-        parts: list[Part] = [
-            Paragraph(forecast_sentence(result), css_class=""),
-            Drawing(
-                figure_for_page(figures["labels"], name="labels", described=_CURVE_TITLE),
-                _CURVE_NOTE,
-                Table(_CURVE_COLUMNS, numbers, caption=_CURVE_TITLE),
-            ),
-        ]
+        table = Table(_CURVE_COLUMNS, numbers, caption=_CURVE_TITLE)
+        curve = Drawing(figures["labels"], "labels", _CURVE_TITLE, _CURVE_NOTE, table)
+        parts: list[Part] = [Paragraph(forecast_sentence(result), css_class=""), curve]
         sections.append(Section("labels", _CURVE_TITLE, parts))
     if "coverage" in figures:
-        svg = figure_for_page(figures["coverage"], name="coverage", described=_COVERAGE_TITLE)
-        drawing = Drawing(svg, _coverage_note(result))
+        note = _coverage_note(result)
+        drawing = Drawing(figures["coverage"], "coverage", _COVERAGE_TITLE, note)
         sections.append(Section("coverage", _COVERAGE_TITLE, [drawing]))
     if issues := _issues(result):
         quotations = [
@@ -135,46 +128,6 @@ def held_out_sections(result: FitResult, figures: "dict[str, Figure]") -> list[S
         doubts: list[Part] = [Paragraph(_issues_note(result)), Quotations(quotations)]
         sections.append(Section("issues", "Possible label errors", doubts))
     return sections
-
-
-def held_out_markdown(result: FitResult) -> list[str]:
-    """The same in Markdown."""
-    parts = []
-    if result.update is not None:
-        parts += [
-            f"## {_UPDATE_TITLE}",
-            update_sentence(result.update),
-            markdown.table(UPDATE_COLUMNS, update_rows(result.update)),
-            _UPDATE_NOTE,
-        ]
-    if result.label_curve:
-        parts += [
-            f"## {_CURVE_TITLE}",
-            forecast_sentence(result),
-            markdown.table(_CURVE_COLUMNS, _curve_rows(result)),
-            f"![{_CURVE_TITLE}](labels.png)",
-            _CURVE_NOTE,
-        ]
-    if len(result.coverage) > 1:
-        parts += [
-            f"## {_COVERAGE_TITLE}",
-            f"![{_COVERAGE_TITLE}](coverage.png)",
-            _coverage_note(result),
-        ]
-    if issues := _issues(result):
-        rows = [
-            [
-                _place(issue),
-                issue.label,
-                issue.proposal,
-                f"{100 * issue.confidence:.0f} %",
-                words.clipped(issue.text, 160),
-            ]
-            for issue in issues
-        ]
-        columns = ["row", "label", "proposal", "probability", "text"]
-        parts += ["## Possible label errors", _issues_note(result), markdown.table(columns, rows)]
-    return parts
 
 
 UPDATE_COLUMNS = ["examples", "number", "before, %", "after, %", "difference, points"]

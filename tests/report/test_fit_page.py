@@ -16,7 +16,7 @@ from regraft.comparison.fit_test import MEMBER_ARMS
 from regraft.comparison.results import Comparison, PairedTest
 from regraft.config.resolution import resolve, settings_to_dict
 from regraft.data.text.label_issues import LabelIssue, write_label_issues
-from regraft.report.fit_html import write_fit_report
+from regraft.report.fit_page import write_fit_report
 from regraft.runtime.files import write_json
 from regraft.runtime.manifest import with_checksum
 from regraft.stats.selective import CoveragePoint

@@ -5,25 +5,19 @@ With a test file it is the report of that comparison, and adds how the classifie
 
 import itertools
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regraft.classifiers import FitResult
-from regraft.comparison import MEMBER_ARMS, OUTCOMES_NAME, REPORT_NAME, Comparison
+from regraft.comparison import MEMBER_ARMS, Comparison
 from regraft.config import flat, settings_to_dict
-from regraft.report import markdown
 from regraft.report import sentences as words
-from regraft.report.comparison_html import comparison_to_html
-from regraft.report.drawing import arm_styles, write_figures
+from regraft.report.comparison_page import comparison_page
+from regraft.report.drawing import arm_styles
 from regraft.report.figures import comparison_figures, members_figure
-from regraft.report.held_out_html import (
-    held_out_figures,
-    held_out_markdown,
-    held_out_sections,
-)
-from regraft.report.html import (
+from regraft.report.held_out import held_out_figures, held_out_sections
+from regraft.report.page import (
     Cell,
     Command,
     Facts,
@@ -35,16 +29,15 @@ from regraft.report.html import (
     Section,
     Table,
 )
-from regraft.report.markdown import comparison_to_markdown
 from regraft.report.tables import (
     comparison_tables,
     comparison_to_dict,
     interval_cells,
     interval_columns,
-    plain,
     to_csv,
 )
-from regraft.runtime import counted, duration, write_json, write_text
+from regraft.report.writer import write_page
+from regraft.runtime import counted, duration
 from regraft.training import read_info, read_settings
 
 if TYPE_CHECKING:
@@ -106,7 +99,7 @@ def write_fit_report(
     command: str = "",
 ) -> dict[str, Path]:
     """Write every form of the report; the paths by file name. `command` is what made it."""
-    out_dir, run_dir = Path(out_dir), Path(result.run_dir)
+    run_dir = Path(result.run_dir)
     info = read_info(run_dir)
     made = _Made(
         result,
@@ -120,24 +113,18 @@ def write_fit_report(
     )
     figures: dict[str, Figure] = {} if tested is None else comparison_figures(tested)
     own = held_out_figures(result)
-    paths = write_figures({**figures, **own, "members": _members_figure(made)}, out_dir)
-    texts = {"report.html": _to_html(made, tested, figures, own), "members.csv": _to_csv(made)}
-    texts["report.md"] = _to_markdown(made, tested, list(figures))
-    if tested is not None:
-        texts |= comparison_tables(tested)
-    if tested is not None and tested.outcomes is not None:
-        paths[OUTCOMES_NAME] = out_dir / OUTCOMES_NAME
-        write_json(paths[OUTCOMES_NAME], plain(tested.outcomes))
-    for name, text in texts.items():
-        paths[name] = out_dir / name
-        write_text(paths[name], text)
-    paths[REPORT_NAME] = out_dir / REPORT_NAME
-    write_json(paths[REPORT_NAME], _to_dict(made, tested))
-    return paths
+    return write_page(
+        _page(made, tested, figures, own),
+        figures={**figures, **own, "members": _members_figure(made)},
+        tables={"members.csv": _to_csv(made)} | (comparison_tables(tested) if tested else {}),
+        values=_to_dict(made, tested),
+        outcomes=tested.outcomes if tested else None,
+        out_dir=out_dir,
+    )
 
 
 def _to_dict(made: _Made, tested: Comparison | None) -> dict[str, Any]:
-    values = {
+    return {
         "kind": "fit",
         "verdict": made.verdict if tested is None else tested.verdict,
         "result": made.result.to_dict(),
@@ -146,8 +133,6 @@ def _to_dict(made: _Made, tested: Comparison | None) -> dict[str, Any]:
         "created": made.created,
         **{title.split()[0].lower(): part for title, part in made.ran.items()},
     }
-    finished: dict[str, Any] = plain(values)
-    return finished
 
 
 def _members_figure(made: _Made) -> "Figure":
@@ -176,27 +161,27 @@ def _seconds(made: _Made, name: str) -> float:
     return made.result.seconds if score.weight is None else score.seconds
 
 
-def _to_html(
+def _page(
     made: _Made,
     tested: Comparison | None,
     figures: "dict[str, Figure]",
     own: "dict[str, Figure]",
-) -> str:
+) -> Page:
     sections = [
         Section("members", "The blend and its members", _members(made)),
         *held_out_sections(made.result, own),
         Section("plan", "How the time was spent", _plan(made)),
-        Section("use", "How to use it", [Command(*each) for each in _commands(made)]),
+        Section("use", "How to use it", _commands(made)),
     ]
     if tested is not None:
-        return comparison_to_html(
+        return comparison_page(
             tested,
             figures=figures,
             eyebrow="regraft \N{MIDDLE DOT} the classifier you have now",
             warnings=made.warnings,
             more=sections,
         )
-    page = Page(
+    return Page(
         eyebrow="regraft \N{MIDDLE DOT} the classifier you have now",
         headline=made.verdict,
         is_good=False,
@@ -205,7 +190,6 @@ def _to_html(
         sections=[*sections, Section("ran", "Reproducibility", [Facts(_ran_facts(made))])],
         created=made.created,
     )
-    return page.to_html()
 
 
 def _lead(made: _Made) -> str:
@@ -243,7 +227,7 @@ def _members(made: _Made) -> list[Part]:
     macro = ["Macro-F1, %"] if made.has_macro_f1 else []
     columns = ["Member", _score_name(made), *macro, "Weight", "Cost"]
     return [
-        Scores(columns, rows, caption="The blend and its members"),
+        Scores(columns, rows, caption="The blend and its members", picture="members"),
         Paragraph(_MEMBERS_NOTE),
         Paragraph(_temperature(made)),
     ]
@@ -264,21 +248,18 @@ def _temperature(made: _Made) -> str:
 
 
 def _plan(made: _Made) -> list[Part]:
-    rows = [(name, [Cell(value)]) for name, value in _plan_facts(made)]
-    return [Table(["What", "How much"], rows, caption="Budget and data")]
-
-
-def _plan_facts(made: _Made) -> list[tuple[str, str]]:
     result = made.result
-    return [
-        ("time", result.time_taken),
-        ("bases", f"{result.num_bases}"),
-        ("passes over the text", _passes(result)),
-        ("documents", f"{result.num_documents:,}"),
-        ("tokens", f"{result.num_tokens:,}"),
-        ("labelled examples", f"{result.num_train:,}"),
-        ("labels", ", ".join(result.labels)),
-    ]
+    facts = {
+        "time": result.time_taken,
+        "bases": f"{result.num_bases}",
+        "passes over the text": _passes(result),
+        "documents": f"{result.num_documents:,}",
+        "tokens": f"{result.num_tokens:,}",
+        "labelled examples": f"{result.num_train:,}",
+        "labels": ", ".join(result.labels),
+    }
+    rows = [(name, [Cell(value)]) for name, value in facts.items()]
+    return [Table(["What", "How much"], rows, caption="Budget and data")]
 
 
 def _passes(result: FitResult) -> str:
@@ -286,20 +267,18 @@ def _passes(result: FitResult) -> str:
     return ", ".join(f"{passes:g} by {counted(number, 'base')}" for passes, number in groups) or "0"
 
 
-def _commands(made: _Made) -> list[tuple[str, str]]:
+def _commands(made: _Made) -> list[Part]:
     run_dir = shlex.quote(made.result.run_dir)
-    can_repeat = bool(made.result.files) and made.result.update is None
-    return [
-        ("Predict", f"regraft predict {run_dir} FILE"),
-        ("Score on more examples", f"regraft evaluate {run_dir} FILE"),
-        ("Add labels or classes", f"regraft fit --update {run_dir} --train FILE"),
-        *([("The command", made.command)] if made.command else []),
-        *(
-            [("Make the same again", f"regraft fit --from {run_dir} --out DIR")]
-            if can_repeat
-            else []
-        ),
-    ]
+    commands = {
+        "Predict": f"regraft predict {run_dir} FILE",
+        "Score on more examples": f"regraft evaluate {run_dir} FILE",
+        "Add labels or classes": f"regraft fit --update {run_dir} --train FILE",
+    }
+    if made.command:
+        commands["The command"] = made.command
+    if made.result.files and made.result.update is None:
+        commands["Make the same again"] = f"regraft fit --from {run_dir} --out DIR"
+    return [Command(title, command) for title, command in commands.items()]
 
 
 def _ran_facts(made: _Made) -> dict[str, list[tuple[str, str]]]:
@@ -307,49 +286,3 @@ def _ran_facts(made: _Made) -> dict[str, list[tuple[str, str]]]:
         title: [(name, words.fact(value)) for name, value in flat(values).items()]
         for title, values in made.ran.items()
     }
-
-
-def _to_markdown(made: _Made, tested: Comparison | None, figures: Sequence[str]) -> str:
-    macro = ["macro-F1, %"] if made.has_macro_f1 else []
-    score_name = _score_name(made)
-    columns = ["member", f"{score_name[0].lower()}{score_name[1:]}, %", *macro, "weight", "cost"]
-    rows = [
-        [
-            name,
-            words.interval_in_words(score.accuracy),
-            *([words.percent(score.macro_f1)] if made.has_macro_f1 else []),
-            "all" if score.weight is None else f"{score.weight:.2f}",
-            words.in_seconds(_seconds(made, name)),
-        ]
-        for name, score in made.result.scores.items()
-    ]
-    sections = [
-        "## The blend and its members",
-        markdown.table(columns, rows),
-        "![Scores of the blend and its members](members.png)",
-        _MEMBERS_NOTE,
-        _temperature(made),
-        *held_out_markdown(made.result),
-        "## How the time was spent",
-        markdown.table(["name", "value"], _plan_facts(made)),
-        "## How to use it",
-        *[f"{title}:\n\n{markdown.fenced(text)}" for title, text in _commands(made)],
-    ]
-    if tested is not None:
-        return comparison_to_markdown(
-            tested, figures=figures, warnings=made.warnings, more=sections
-        )
-    parts = [
-        f"# {markdown.inline(made.verdict)}",
-        _lead(made),
-        *[f"> **Note.** {markdown.inline(w)}" for w in (*made.warnings, _untested(made))],
-        *sections,
-        "## Reproducibility",
-        *[
-            f"### {title}\n\n" + markdown.table(["name", "value"], rows)
-            for title, rows in _ran_facts(made).items()
-            if rows
-        ],
-        f"Made on {markdown.inline(made.created)}.",
-    ]
-    return markdown.joined(parts)

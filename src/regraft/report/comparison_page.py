@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from regraft.comparison import ArmSummary, Comparison
 from regraft.config import flat
 from regraft.report import sentences as words
-from regraft.report.drawing import Style, arm_styles, figure_for_page
-from regraft.report.html import (
+from regraft.report.drawing import Style, arm_styles
+from regraft.report.page import (
     MAX_MATRIX_CLASSES,
     Cell,
     Claims,
@@ -42,20 +42,20 @@ MAX_CLASSES = 30
 REPEAT = "regraft compare --from report.json --out NEW_FOLDER"
 
 
-def comparison_to_html(
+def comparison_page(
     comparison: Comparison,
     *,
     figures: "dict[str, Figure]",
     eyebrow: str = "regraft \N{MIDDLE DOT} was pre-training worth it?",
     warnings: Sequence[str] = (),
     more: Sequence[Section] = (),
-) -> str:
-    """One page that needs nothing else.
+) -> Page:
+    """The report; figures that are not given are omitted.
 
     Further `warnings` and sections are added to those of the comparison.
     """
     headline, limits = words.verdict_parts(comparison.verdict)
-    page = Page(
+    return Page(
         eyebrow=eyebrow,
         headline=headline,
         limits=limits,
@@ -85,7 +85,6 @@ def comparison_to_html(
         ],
         created=comparison.created,
     )
-    return page.to_html()
 
 
 def _learning(comparison: Comparison, figures: "dict[str, Figure]") -> list[Part]:
@@ -94,42 +93,28 @@ def _learning(comparison: Comparison, figures: "dict[str, Figure]") -> list[Part
     ends = ", ".join(
         f"{arm.name} {words.percent(arm.valid_accuracy.mean)} %" for arm in comparison.arms
     )
-    svg = figure_for_page(
-        figures["accuracy"],
-        name="accuracy",
-        described=f"Accuracy on valid after every epoch, one line per arm. At the end: {ends}.",
-    )
-    return [Drawing(svg, words.accuracy_note(comparison))]
+    described = f"Accuracy on valid after every epoch, one line per arm. At the end: {ends}."
+    return [Drawing(figures["accuracy"], "accuracy", described, words.accuracy_note(comparison))]
 
 
 def _curve(comparison: Comparison, figures: "dict[str, Figure]") -> list[Part]:
     if "curve" not in figures:
         return []
-    svg = figure_for_page(
-        figures["curve"],
-        name="curve",
-        described="Accuracy on test against the number of labels, one line per arm. "
-        "The table below has its numbers.",
-    )
-    parts: list[Part] = [Drawing(svg, words.curve_note(comparison), _curve_table(comparison))]
+    described = "Accuracy on test against the number of labels, one line per arm."
+    note, numbers = words.curve_note(comparison), _curve_table(comparison)
+    parts: list[Part] = [Drawing(figures["curve"], "curve", described, note, numbers)]
     if "macro-f1" in figures:
-        svg = figure_for_page(
-            figures["macro-f1"],
-            name="macro-f1",
-            described="Macro-F1 on test against the number of labels, one line per arm. "
-            "Its numbers are in curve.csv.",
-        )
-        parts.append(Drawing(svg, words.macro_f1_note(comparison)))
+        described = "Macro-F1 on test against the number of labels; curve.csv has the numbers."
+        note = words.macro_f1_note(comparison)
+        parts.append(Drawing(figures["macro-f1"], "macro-f1", described, note))
     if comparison.more_worths:
         rows = [
-            (name, [Cell(extra, "" if ends == words.UNKNOWN else ends), Cell(rival)])
+            (name, [Cell(extra, ends), Cell(rival)])
             for name, extra, ends, rival in words.worth_rows(comparison)
         ]
-        title, styles = words.worths_title(comparison), _styles(comparison)
-        parts += [
-            Paragraph(f"{title}."),
-            Table(["Arm", "More labels", "Best rival"], rows, caption=title, styles=styles),
-        ]
+        columns, styles = ["Arm", "More labels", "Best rival"], _styles(comparison)
+        title = Paragraph(f"{words.worths_title(comparison)}.")
+        parts += [title, Table(columns, rows, caption="Worth in labels", styles=styles)]
     return parts
 
 
@@ -219,24 +204,13 @@ def _calibration(comparison: Comparison, figures: "dict[str, Figure]") -> list[P
     note = words.calibration_note(comparison)
     if "calibration" not in figures:
         return [numbers, Paragraph(note)]
-    svg = figure_for_page(
-        figures["calibration"],
-        name="calibration",
-        described="A reliability diagram for each arm: confidence against accuracy. "
-        "The table below summarises them.",
-    )
-    return [Drawing(svg, note), numbers]
+    described = "A reliability diagram for each arm: confidence against accuracy."
+    return [Drawing(figures["calibration"], "calibration", described, note), numbers]
 
 
 def _lengths(comparison: Comparison, figures: "dict[str, Figure]") -> list[Part]:
     if "lengths" not in figures:
         return []
-    svg = figure_for_page(
-        figures["lengths"],
-        name="lengths",
-        described="Accuracy on test by the length of the text, one line per arm. "
-        "The table below has its numbers.",
-    )
     arms = [arm for arm in comparison.arms if arm.by_length]
     bins = max((arm.by_length for arm in arms), key=len)
     scores = {(arm.name, b.low, b.high): b.accuracy for arm in arms for b in arm.by_length}
@@ -252,7 +226,8 @@ def _lengths(comparison: Comparison, figures: "dict[str, Figure]") -> list[Part]
     ]
     columns = ["Words", "Texts", *[arm.name for arm in arms]]
     numbers = Table(columns, rows, caption="Accuracy on test in percent, by length")
-    return [Drawing(svg, words.LENGTH_NOTE, numbers)]
+    described = "Accuracy on test by the length of the text, one line per arm."
+    return [Drawing(figures["lengths"], "lengths", described, words.LENGTH_NOTE, numbers)]
 
 
 def _mistakes(comparison: Comparison) -> list[Part]:
@@ -359,10 +334,10 @@ def _ran(comparison: Comparison) -> list[Part]:
         parts.append(Command("Command", comparison.command))
     if comparison.request is not None:
         parts.append(Command("Repeat from this report", REPEAT))
-    return [*parts, Facts(ran_facts(comparison))]
+    return [*parts, Facts(_ran_facts(comparison))]
 
 
-def ran_facts(comparison: Comparison) -> dict[str, list[tuple[str, str]]]:
+def _ran_facts(comparison: Comparison) -> dict[str, list[tuple[str, str]]]:
     """Everything needed to repeat it, as names and values under a few titles."""
     request = dict(comparison.request or {})
     # Settings of the first base have a group of their own; of another, only the differences.

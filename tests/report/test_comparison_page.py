@@ -9,21 +9,22 @@ from comparisons import ARMS, comparison, full_comparison
 from pages import check_readable, check_self_contained, outline
 
 from regraft.comparison.results import Comparison, LabelDoubt, Mistake, Split
-from regraft.report.comparison_html import comparison_to_html
+from regraft.report.comparison_page import comparison_page
 from regraft.report.figures import comparison_figures
+from regraft.report.html import to_html
 
 
-def to_html(whole: Comparison) -> str:
-    return comparison_to_html(whole, figures=comparison_figures(whole))
+def written(whole: Comparison) -> str:
+    return to_html(comparison_page(whole, figures=comparison_figures(whole)))
 
 
 def page(**changes: object) -> str:
-    return to_html(comparison(**changes))
+    return written(comparison(**changes))
 
 
 @pytest.fixture(scope="module")
 def full_page() -> str:
-    return to_html(full_comparison())
+    return written(full_comparison())
 
 
 def test_page_escapes_a_script_in_a_review():
@@ -59,7 +60,7 @@ def test_page_escapes_every_text_that_is_not_ours():
             for o in full.openings
         ),
     )
-    text = to_html(whole)
+    text = written(whole)
     assert "img" not in outline(text).tags
     assert text.count("&lt;img src=x onerror=alert(1)&gt;") >= 25
 
@@ -94,7 +95,7 @@ def test_page_leaves_out_sections_that_have_nothing_to_tell():
 
 def test_page_tells_the_worth_of_every_use_of_a_base(full_page: str):
     assert "<td>more than 1,200<small>900 or more</small></td><td>latent</td>" in full_page
-    alone = to_html(full_comparison(more_worths=()))
+    alone = written(full_comparison(more_worths=()))
     assert "best arm without a base needs" not in alone
 
 
