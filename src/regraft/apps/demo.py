@@ -16,13 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from regraft.classifiers import FitResult, fit, load_classifier, remove_baselines
-from regraft.comparison import (
-    REPORT_NAME,
-    Comparison,
-    compare,
-    compare_fitted,
-    load_comparison,
-)
+from regraft.comparison import REPORT_NAME, Comparison, compare, compare_fitted, load_comparison
 from regraft.config import DEFAULT_ARMS, resolve
 from regraft.data import (
     Document,
@@ -320,11 +314,7 @@ def _fit(
         progress=progress,
     )
     tested = compare_fitted(
-        out_dir,
-        test=paths["test"],
-        texts=[paths["text"]],
-        command=command,
-        progress=progress,
+        out_dir, test=paths["test"], texts=[paths["text"]], command=command, progress=progress
     )
     remove_baselines(out_dir)
     test = load_examples(paths["test"], data=settings.data)

@@ -145,10 +145,7 @@ def build_comparison(evidence: Evidence, provenance: Provenance) -> Comparison:
     """Everything in a report."""
     opened, seen, sizes = evidence.opened, evidence.seen, evidence.sizes
     exam = Exam(
-        opened.examples,
-        evidence.labels,
-        evidence.labels.targets(opened.examples),
-        seen.clean_N,
+        opened.examples, evidence.labels, evidence.labels.targets(opened.examples), seen.clean_N
     )
     largest = max(sizes)
 

@@ -16,13 +16,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from regraft.classifiers import (
-    EpochRecord,
-    Start,
-    kept_epoch,
-    train_classifier,
-    without_base,
-)
+from regraft.classifiers import EpochRecord, Start, kept_epoch, train_classifier, without_base
 from regraft.comparison.arm_base import Arm, ArmData, Fitted, Prepared
 from regraft.comparison.plan import Setup
 from regraft.config import Settings, replace

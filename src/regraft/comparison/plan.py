@@ -16,12 +16,7 @@ import numpy as np
 from regraft.classifiers import Start
 from regraft.comparison.results import OUTCOMES_NAME, Comparison, Outcomes
 from regraft.comparison.test_set import file_fingerprint
-from regraft.config import (
-    Settings,
-    resolve,
-    settings_from_dict,
-    settings_to_dict,
-)
+from regraft.config import Settings, resolve, settings_from_dict, settings_to_dict
 from regraft.data import (
     ALL,
     Example,

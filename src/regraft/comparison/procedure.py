@@ -44,14 +44,7 @@ from regraft.comparison.test_set import (
     refuse_seen,
     sealed_texts,
 )
-from regraft.config import (
-    DEFAULT_ARMS,
-    Settings,
-    Task,
-    check_task,
-    resolve,
-    settings_to_dict,
-)
+from regraft.config import DEFAULT_ARMS, Settings, Task, check_task, resolve, settings_to_dict
 from regraft.data import (
     Document,
     Example,
@@ -122,12 +115,7 @@ def compare(
         fit_minutes=fit_minutes,
     )
     return run_request(
-        request,
-        out=out,
-        jobs=jobs,
-        cluster=cluster,
-        command=command,
-        progress=progress,
+        request, out=out, jobs=jobs, cluster=cluster, command=command, progress=progress
     )
 
 
@@ -147,9 +135,7 @@ def run_request(
     """
     check_request(request, jobs=jobs)
     arms = parse_arms(
-        request.arms,
-        bases=[name for name in request.bases if name],
-        has_text=bool(request.texts),
+        request.arms, bases=[name for name in request.bases if name], has_text=bool(request.texts)
     )
     for arm in arms:
         data = request.settings[arm.base].data
@@ -347,11 +333,7 @@ def _choices(facts: Mapping[str, Any], trained: Mapping[Cell, TrainedCell]) -> s
 
 
 def _find_seen(
-    request: Request,
-    test: Sequence[Example | Document],
-    *,
-    setup: Setup,
-    progress: Progress,
+    request: Request, test: Sequence[Example | Document], *, setup: Setup, progress: Progress
 ) -> Seen:
     """Which test texts were seen during training; refuses a test with no new example."""
     documents = read_documents(request.texts, data=setup.start.settings.data)

@@ -70,10 +70,7 @@ def questions(arms: Sequence[ArmInfo]) -> tuple[tuple[tuple[str, str], ...], ...
     if rivals:
         uses = [arm.name for arm in arms if arm.role == "base"]
         found += [tuple((use, rival) for rival in rivals) for use in uses]
-    return (
-        *found,
-        *(((first.name, arm.name),) for arm in others if arm.kind == first.kind),
-    )
+    return (*found, *(((first.name, arm.name),) for arm in others if arm.kind == first.kind))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,14 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from regraft.config.presets import (
-    DEFAULT_PRESET,
-    FOREIGN_PRESET,
-    PRESETS,
-    SIZES,
-    STAGED,
-    Recipe,
-)
+from regraft.config.presets import DEFAULT_PRESET, FOREIGN_PRESET, PRESETS, SIZES, STAGED, Recipe
 from regraft.config.rules import (
     LENGTHS,
     OF_FIT,
@@ -29,12 +22,7 @@ from regraft.config.rules import (
     learns_documents,
     without_effect,
 )
-from regraft.config.schema import (
-    ModelSettings,
-    Settings,
-    feedforward_width,
-    read_setting_help,
-)
+from regraft.config.schema import ModelSettings, Settings, feedforward_width, read_setting_help
 from regraft.config.traits import FAMILIES
 from regraft.errors import ConfigError
 

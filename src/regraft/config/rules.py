@@ -9,13 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from regraft.config.registry import Registry
-from regraft.config.schema import (
-    STAGES,
-    ModelSettings,
-    ObjectiveSettings,
-    Settings,
-    TrainSettings,
-)
+from regraft.config.schema import STAGES, ModelSettings, ObjectiveSettings, Settings, TrainSettings
 from regraft.config.traits import FAMILIES, OBJECTIVES, FamilyTraits
 from regraft.errors import ConfigError
 

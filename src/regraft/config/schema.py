@@ -65,13 +65,10 @@ class ModelSettings(_Section):
     ] = 0.5
     max_positions: Annotated[int, Ge(8), Doc("Maximum number of positions.")] = 5000
     num_pairs: Annotated[
-        int,
-        Ge(1),
-        Doc("Bag: number of bigrams, the most frequent ones, with an embedding."),
+        int, Ge(1), Doc("Bag: number of bigrams, the most frequent ones, with an embedding.")
     ] = 131_072
     architecture: Annotated[
-        dict[str, Any] | None,
-        Doc("Configuration of a `foreign` model; set by the base."),
+        dict[str, Any] | None, Doc("Configuration of a `foreign` model; set by the base.")
     ] = None
 
     @property
@@ -159,9 +156,7 @@ class ObjectiveSettings(_Section):
         Doc("Weight at the end of the stage, approached in a straight line; off means no change."),
     ] = 0.1
     num_bags: Annotated[
-        int,
-        Ge(1),
-        Doc("Stage words: so many bags are trained and folded into the embeddings."),
+        int, Ge(1), Doc("Stage words: so many bags are trained and folded into the embeddings.")
     ] = 4
     half_length: Annotated[
         int, Ge(8), Doc("Stages with documents: tokens of each half at most.")
@@ -392,8 +387,7 @@ class TrainSettings(_Section):
         Doc("Threads per process; `auto` measures a few numbers and keeps the fastest."),
     ] = "auto"
     parallel: Annotated[
-        Literal["ddp", "fsdp"],
-        Doc("Under torchrun: `ddp` replicates the model, `fsdp` shards it."),
+        Literal["ddp", "fsdp"], Doc("Under torchrun: `ddp` replicates the model, `fsdp` shards it.")
     ] = "ddp"
     compile: Annotated[
         bool, Doc("Use torch.compile: slow first step, worthwhile on GPUs only.")

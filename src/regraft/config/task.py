@@ -21,8 +21,7 @@ class Task:
     def of(cls, data: DataSettings) -> "Task":
         """The task of the files that are read with these settings."""
         return cls(
-            has_pairs=data.pair_column is not None,
-            has_label_sets=data.label_separator is not None,
+            has_pairs=data.pair_column is not None, has_label_sets=data.label_separator is not None
         )
 
     def __str__(self) -> str:

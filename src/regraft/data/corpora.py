@@ -248,8 +248,7 @@ def _pip() -> list[str]:
     if command := shutil.which("pip3") or shutil.which("pip"):
         return [command]
     raise CorpusError(
-        "pip is not installed.",
-        remedy="Run `python -m ensurepip`, then repeat the command.",
+        "pip is not installed.", remedy="Run `python -m ensurepip`, then repeat the command."
     )
 
 

@@ -229,11 +229,7 @@ def _parts(store: TokenStore, *, room: int, ends_sentence: NDArray[np.bool_]) ->
 
 
 def _behind_sentences(
-    places: NDArray[np.int64],
-    *,
-    store: TokenStore,
-    reach: int,
-    ends_sentence: NDArray[np.bool_],
+    places: NDArray[np.int64], *, store: TokenStore, reach: int, ends_sentence: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
     """Each of these places, in order, moved back to the end of a sentence, if one is in reach."""
     moved: NDArray[np.int64] = places.copy()

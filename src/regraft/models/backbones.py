@@ -255,11 +255,7 @@ class Transformer(Backbone):
         start = 0 if cache is None else len(cache)
         places_BT = self.places(real_BT, segments_BT=segments_BT)
         sight = self.sight(
-            real_BT,
-            is_causal=is_causal,
-            segments_BT=segments_BT,
-            places_BT=places_BT,
-            start=start,
+            real_BT, is_causal=is_causal, segments_BT=segments_BT, places_BT=places_BT, start=start
         )
         x_BTD = self.embed(ids_BT, places_BT=places_BT, start=start, token_types_BT=token_types_BT)
         return self._through_blocks(x_BTD, sight=sight, cache=cache)
@@ -305,10 +301,7 @@ class Transformer(Backbone):
         return torch.stack(weights)
 
     def places(
-        self,
-        real_BT: Bool[Tensor, "B T"],
-        *,
-        segments_BT: Int[Tensor, "B T"] | None = None,
+        self, real_BT: Bool[Tensor, "B T"], *, segments_BT: Int[Tensor, "B T"] | None = None
     ) -> Int[Tensor, "B T"] | None:
         """The position of every token; None where it is simply the column."""
         if is_right_padded(real_BT) and is_one_document(segments_BT):

@@ -42,11 +42,7 @@ def repeats_weight(
 
 
 def bag_sums(
-    table: nn.Embedding,
-    rows_N: Int[Tensor, " N"],
-    *,
-    places_N: Int[Tensor, " N"],
-    num_bags: int,
+    table: nn.Embedding, rows_N: Int[Tensor, " N"], *, places_N: Int[Tensor, " N"], num_bags: int
 ) -> Float[Tensor, "bags D"]:
     """The sum of the vectors in each bag, n occurrences of one counting 1 + log n together.
 

@@ -266,10 +266,7 @@ class Model(nn.Module):
 
 
 def build_language_model(
-    settings: ModelSettings,
-    *,
-    vocab_size: int,
-    objective: ObjectiveSettings = CAUSAL,
+    settings: ModelSettings, *, vocab_size: int, objective: ObjectiveSettings = CAUSAL
 ) -> Model:
     """A new random backbone with the head that its objective needs."""
     backbone = build_backbone(settings, vocab_size=vocab_size)

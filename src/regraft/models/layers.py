@@ -71,10 +71,7 @@ def is_one_document(segments_BT: Int[Tensor, "B T"] | None) -> bool:
 
 
 def attention_mask(
-    real_BT: Bool[Tensor, "B T"],
-    *,
-    is_causal: bool,
-    segments_BT: Int[Tensor, "B T"] | None = None,
+    real_BT: Bool[Tensor, "B T"], *, is_causal: bool, segments_BT: Int[Tensor, "B T"] | None = None
 ) -> Bool[Tensor, "B 1 T T"]:
     """May position i look at j? Not at padding, not at other documents, not ahead if causal.
 
@@ -169,12 +166,7 @@ class Attention(nn.Module):
     """Multi-head attention (Vaswani et al. 2017) over the positions that each may see."""
 
     def __init__(
-        self,
-        settings: ModelSettings,
-        *,
-        layer: int,
-        has_bias: bool = True,
-        is_xavier: bool = False,
+        self, settings: ModelSettings, *, layer: int, has_bias: bool = True, is_xavier: bool = False
     ) -> None:
         super().__init__()
         self.layer = layer
@@ -188,11 +180,7 @@ class Attention(nn.Module):
             nn.init.zeros_(self.out_proj.bias)
 
     def forward(
-        self,
-        x_BTD: Float[Tensor, "B T D"],
-        *,
-        sight: Sight,
-        cache: KeyValueCache | None = None,
+        self, x_BTD: Float[Tensor, "B T D"], *, sight: Sight, cache: KeyValueCache | None = None
     ) -> Float[Tensor, "B T D"]:
         q_BHTK, k_BHTK, v_BHTK = self._project(x_BTD, turns=sight.turns)
         if cache is not None:

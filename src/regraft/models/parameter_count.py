@@ -250,10 +250,7 @@ def linear_terms(
     """A dense layer from d numbers to as many, or to `outputs`, which `letter` stands for."""
     outputs = d if outputs is None else outputs
     product = {"d": "d²", "1": "d"}.get(letter, f"{letter} d")
-    return (
-        Term(f"{name} weight", product, outputs * d),
-        Term(f"{name} bias", letter, outputs),
-    )
+    return (Term(f"{name} weight", product, outputs * d), Term(f"{name} bias", letter, outputs))
 
 
 class FamilyCount:

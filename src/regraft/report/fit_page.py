@@ -92,11 +92,7 @@ class _Made:
 
 
 def write_fit_report(
-    result: FitResult,
-    tested: Comparison | None,
-    out_dir: str | Path,
-    *,
-    command: str = "",
+    result: FitResult, tested: Comparison | None, out_dir: str | Path, *, command: str = ""
 ) -> dict[str, Path]:
     """Write every form of the report; the paths by file name. `command` is what made it."""
     run_dir = Path(result.run_dir)
@@ -144,13 +140,7 @@ def _members_figure(made: _Made) -> "Figure":
 def _to_csv(made: _Made) -> str:
     columns = ["member", *interval_columns(made.result.measure), "macro-F1", "weight", "seconds"]
     rows = [
-        [
-            name,
-            *interval_cells(score.accuracy),
-            score.macro_f1,
-            score.weight,
-            _seconds(made, name),
-        ]
+        [name, *interval_cells(score.accuracy), score.macro_f1, score.weight, _seconds(made, name)]
         for name, score in made.result.scores.items()
     ]
     return to_csv(columns, rows)
@@ -162,10 +152,7 @@ def _seconds(made: _Made, name: str) -> float:
 
 
 def _page(
-    made: _Made,
-    tested: Comparison | None,
-    figures: "dict[str, Figure]",
-    own: "dict[str, Figure]",
+    made: _Made, tested: Comparison | None, figures: "dict[str, Figure]", own: "dict[str, Figure]"
 ) -> Page:
     sections = [
         Section("members", "The blend and its members", _members(made)),

@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING
 from regraft.classifiers import FitResult, Update
 from regraft.data import LabelIssue, read_label_issues
 from regraft.report import sentences as words
-from regraft.report.drawing import (
-    DASHES,
-    MUTED,
-    Line,
-    arm_styles,
-    draw_lines,
-    line_axes,
-    name_axes,
-)
+from regraft.report.drawing import DASHES, MUTED, Line, arm_styles, draw_lines, line_axes, name_axes
 from regraft.report.figures import label_axes
 from regraft.report.page import (
     Cell,

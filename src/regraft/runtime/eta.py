@@ -84,11 +84,7 @@ class Forecasting:
     """
 
     def __init__(
-        self,
-        progress: Progress,
-        forecast: Forecast,
-        *,
-        clock: Callable[[], float] = time.monotonic,
+        self, progress: Progress, forecast: Forecast, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._progress, self._forecast, self._clock = progress, forecast, clock
         self._start = clock()
@@ -121,14 +117,7 @@ class Forecasting:
 
     def of(self, key: Key, *, name: str, num_tasks: int = 1) -> Progress:
         """A Progress for one job that has `num_tasks` tasks of equal length."""
-        return _Within(
-            self,
-            self._progress,
-            key,
-            name=name,
-            num_tasks=num_tasks,
-            clock=self._clock,
-        )
+        return _Within(self, self._progress, key, name=name, num_tasks=num_tasks, clock=self._clock)
 
     def finish(self) -> None:
         """Close the bar."""

@@ -349,6 +349,5 @@ def disk_error(path: Path, error: OSError) -> DiskError:
             remedy="Free some space and repeat the command; no file was left half-written.",
         )
     return DiskError(
-        f"Cannot write {path}: {error.strerror}.",
-        remedy="Choose a folder you may write to.",
+        f"Cannot write {path}: {error.strerror}.", remedy="Choose a folder you may write to."
     )

@@ -311,8 +311,7 @@ def cautious_temperature(
 
 
 def decisions(
-    chances: Float[np.ndarray, "*M N C"],
-    targets: Int[np.ndarray, " N"] | Int[np.ndarray, "N C"],
+    chances: Float[np.ndarray, "*M N C"], targets: Int[np.ndarray, " N"] | Int[np.ndarray, "N C"]
 ) -> tuple[Float[np.ndarray, "*M _ _"], Int[np.ndarray, " _"]]:
     """Probabilities and targets of single-label decisions.
 

@@ -267,9 +267,7 @@ def _load_shards(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
     from torch.distributed.checkpoint.state_dict_loader import load as load_distributed
 
     load_distributed(
-        tensors,
-        storage_reader=HuggingFaceStorageReader(str(folder)),
-        no_dist=world().size == 1,
+        tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=world().size == 1
     )
 
 

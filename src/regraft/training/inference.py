@@ -10,17 +10,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regraft.data import (
-    Batch,
-    ExampleRows,
-    Rows,
-    budget_batches,
-)
+from regraft.data import Batch, ExampleRows, Rows, budget_batches
 from regraft.models import Backbone, ClassifierHead, Model, Pooling, pool
-from regraft.stats import (
-    log_probabilities,
-    softmax,
-)
+from regraft.stats import log_probabilities, softmax
 
 # Tokens per forward pass, including padding: 32 texts of 256 tokens, or more shorter ones.
 EVALUATION_TOKENS = 8192

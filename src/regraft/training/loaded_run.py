@@ -107,11 +107,7 @@ def _build(info: RunInfo, *, settings: Settings, tokenizer: Tokenizer) -> Model:
 
 
 def _check_vocabulary(
-    run_dir: Path,
-    *,
-    tensors: dict[str, torch.Tensor],
-    tokenizer: Tokenizer,
-    model: ModelSettings,
+    run_dir: Path, *, tensors: dict[str, torch.Tensor], tokenizer: Tokenizer, model: ModelSettings
 ) -> None:
     if model.architecture is None:
         num_rows = len(tensors.get("backbone.embedding.weight", ()))

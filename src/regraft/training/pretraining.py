@@ -38,23 +38,12 @@ from regraft.data import (
     write_store,
 )
 from regraft.errors import ConfigError
-from regraft.models import (
-    Model,
-    build_language_model,
-    set_frequency_bias,
-    size_for_budget,
-)
+from regraft.models import Model, build_language_model, set_frequency_bias, size_for_budget
 from regraft.runtime import SILENT, Progress, matrix_speed, scratch_folder, seeded, world
 from regraft.stats import bits_per_byte, unigram_entropy
 from regraft.training.bases import load_base, read_base_settings
 from regraft.training.loaded_run import LoadedRun
-from regraft.training.run_folder import (
-    RunFolder,
-    RunInfo,
-    open_run,
-    read_info,
-    read_settings,
-)
+from regraft.training.run_folder import RunFolder, RunInfo, open_run, read_info, read_settings
 from regraft.training.stages import (
     Corpus,
     StageSummary,
@@ -203,9 +192,7 @@ def _build_model(settings: Settings, *, corpus: Corpus, base: LoadedRun | None) 
     """The model before the first stage."""
     with seeded(settings.train.seed, stream="weights"):
         model = build_language_model(
-            settings.model,
-            vocab_size=corpus.tokenizer.vocab_size,
-            objective=settings.objective,
+            settings.model, vocab_size=corpus.tokenizer.vocab_size, objective=settings.objective
         )
     if base is not None:
         model.load_state_dict(base.model.state_dict())
@@ -334,11 +321,7 @@ def _begin(
 
 
 def _tokenizer(
-    texts: Sequence[str | Path],
-    *,
-    path: str | Path | None,
-    settings: Settings,
-    progress: Progress,
+    texts: Sequence[str | Path], *, path: str | Path | None, settings: Settings, progress: Progress
 ) -> Tokenizer:
     """The tokenizer given, else the token store's own, else one trained on the text."""
     if path is None and _is_store(texts):

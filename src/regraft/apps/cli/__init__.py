@@ -143,11 +143,7 @@ _COMMANDS: dict[str, Callable[..., None] | dict[str, Callable[..., None]]] = {
     "params": inspect.params,
     "settings": inspect.settings,
     "bench": pretrain.bench,
-    "course": {
-        "list": course.list_questions,
-        "notebooks": course.notebooks,
-        "check": course.check,
-    },
+    "course": {"list": course.list_questions, "notebooks": course.notebooks, "check": course.check},
 }
 # These train a network or look into one; all others work without torch, as long as the run folder
 # that they read holds no network.

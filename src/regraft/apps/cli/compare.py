@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from regraft.apps.cli import options, results, terminal
+from regraft.apps.cli import options, results
 from regraft.apps.cli.finetune import note_assumed_heads
 from regraft.apps.cli.options import BASES, check_preset_of, option, settings_from
 from regraft.config import ARMS, DEFAULT_ARMS
@@ -87,9 +87,7 @@ class Design(options.Group):
     fit_minutes: Annotated[
         float | None,
         option(
-            "--fit-minutes",
-            "Time budget of each run of the fit arm in minutes (default 10).",
-            "M",
+            "--fit-minutes", "Time budget of each run of the fit arm in minutes (default 10).", "M"
         ),
     ] = None
 
@@ -184,10 +182,11 @@ def compare(
     from regraft.report import comparison_to_dict, write_report
 
     written = write_report(comparison, how["out"])
-    if output.json:
-        terminal.show_json(comparison_to_dict(comparison))
-    else:
-        results.show_comparison(comparison, report_path=written["report.html"])
+    report_path = written["report.html"]
+    output.show(
+        comparison_to_dict(comparison),
+        lambda: results.show_comparison(comparison, report_path=report_path),
+    )
 
 
 def _compare(

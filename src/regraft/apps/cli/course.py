@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from regraft.apps.cli import options, terminal
+from regraft.apps.cli.options import argument
 
 EXIT_WRONG = 1
 
@@ -20,22 +21,16 @@ def list_questions(*, output: options.Output) -> None:
     """
     from regraft.apps.course.questions import QUESTIONS
 
-    if output.json:
-        terminal.show_json(
-            [{"name": q.name, "chapter": q.chapter, "text": q.text} for q in QUESTIONS]
-        )
-    else:
-        terminal.show_table(
-            ["chapter", "name", "question"], [(q.chapter, q.name, q.text) for q in QUESTIONS]
-        )
+    rows = [(q.chapter, q.name, q.text) for q in QUESTIONS]
+    output.show(
+        [{"name": q.name, "chapter": q.chapter, "text": q.text} for q in QUESTIONS],
+        lambda: terminal.show_table(["chapter", "name", "question"], rows),
+    )
 
 
 @options.grouped
 def notebooks(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder to write.", show_default=False)
-    ],
-    quiet: options.Quiet = False,
+    folder: Annotated[Path, argument("Folder to write.", "DIR")], quiet: options.Quiet = False
 ) -> None:
     """Write the chapters as Jupyter notebooks, and an answer sheet.
 
@@ -58,12 +53,7 @@ def notebooks(
 @options.grouped
 def check(
     answers: Annotated[
-        Path,
-        typer.Argument(
-            metavar="ANSWERS",
-            help="TOML file with one line `name = number` per answer.",
-            show_default=False,
-        ),
+        Path, argument("TOML file with one line `name = number` per answer.", "ANSWERS")
     ],
     *,
     output: options.Output,

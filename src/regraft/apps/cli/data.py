@@ -6,24 +6,19 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from regraft.apps.cli import options, results, terminal
-from regraft.apps.cli.options import option, settings_from
+from regraft.apps.cli.options import argument, flag, option, settings_from
 from regraft.errors import ConfigError
 
 
 @options.grouped
 def check(
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILES", help="Splits of one data set.", show_default=False),
-    ],
+    files: Annotated[list[Path], argument("Splits of one data set.", "FILES")],
     documents: options.Documents = None,
     max_length: options.MaxLength = None,
     tokenizer: options.TokenizerPath = None,
     no_near: Annotated[
-        bool, typer.Option("--no-near", help="Look for exact duplicates only, which is faster.")
+        bool, flag("--no-near", "Look for exact duplicates only, which is faster.")
     ] = False,
     drop_leaks: Annotated[
         Path | None,
@@ -71,10 +66,7 @@ def check(
 
 @options.grouped
 def clean(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="The file `fit` was trained on.", show_default=False),
-    ],
+    file: Annotated[Path, argument("The file `fit` was trained on.", "FILE")],
     issues: Annotated[Path, option("--issues", "The label_issues.csv of a run folder.", "FILE")],
     out: Annotated[Path, option("--out", "File to write, in the format of FILE.", "FILE")],
     accept: Annotated[
@@ -82,8 +74,7 @@ def clean(
         option("--accept", "Rows to relabel, such as 17,203,1402 (default: all listed).", "ROWS"),
     ] = None,
     min_confidence: Annotated[
-        float | None,
-        option("--min-confidence", "Relabel rows with at least this confidence.", "P"),
+        float | None, option("--min-confidence", "Relabel rows with at least this confidence.", "P")
     ] = None,
     *,
     reading: options.TaskReading,
@@ -108,14 +99,10 @@ def clean(
     rows = None if accept is None else _row_numbers(accept)
     accepted = accepted_issues(listed, rows=rows, min_confidence=min_confidence)
     relabel(file, accepted, data=data, out_path=out)
-    if output.json:
-        terminal.show_json(
-            {"file": str(out), "num_relabelled": len(accepted), "num_issues": len(listed)}
-        )
-    elif not output.quiet:
-        terminal.show_message(
-            f"{counted(len(accepted), 'label')} of {len(listed):,} changed; the copy is {out}."
-        )
+    output.note(
+        {"file": str(out), "num_relabelled": len(accepted), "num_issues": len(listed)},
+        f"{counted(len(accepted), 'label')} of {len(listed):,} changed; the copy is {out}.",
+    )
 
 
 def _row_numbers(text: str) -> list[int]:
@@ -140,36 +127,27 @@ def list_corpora(*, output: options.Output) -> None:
     from regraft.data import CORPORA
 
     names = ("name", "title", "language", "kind", "num_rows", "size_mb", "licence", "origin")
-    if output.json:
-        terminal.show_json(
-            [{name: getattr(corpus, name) for name in names} for corpus in CORPORA.values()]
+    columns = ["name", "rows", "MB", "kind", "content, licence, origin"]
+    rows = [
+        (
+            corpus.name,
+            f"{corpus.num_rows:,}",
+            f"{corpus.size_mb:g}",
+            f"{corpus.kind}, {corpus.language}",
+            f"{corpus.title}\n{corpus.licence}\n{corpus.origin}",
         )
-        return
-    terminal.show_table(
-        ["name", "rows", "MB", "kind", "content, licence, origin"],
-        [
-            (
-                corpus.name,
-                f"{corpus.num_rows:,}",
-                f"{corpus.size_mb:g}",
-                f"{corpus.kind}, {corpus.language}",
-                f"{corpus.title}\n{corpus.licence}\n{corpus.origin}",
-            )
-            for corpus in CORPORA.values()
-        ],
-        right=["rows", "MB"],
+        for corpus in CORPORA.values()
+    ]
+    output.show(
+        [{name: getattr(corpus, name) for name in names} for corpus in CORPORA.values()],
+        lambda: terminal.show_table(columns, rows, right=["rows", "MB"]),
     )
 
 
 @options.grouped
 def fetch(
-    name: Annotated[
-        str, typer.Argument(help="A name from `regraft data list`.", show_default=False)
-    ],
-    out: Annotated[
-        Path | None,
-        option("--out", "Folder to copy the files to.", "DIR"),
-    ] = None,
+    name: Annotated[str, argument("A name from `regraft data list`.")],
+    out: Annotated[Path | None, option("--out", "Folder to copy the files to.", "DIR")] = None,
     *,
     output: options.Output,
 ) -> None:
@@ -192,18 +170,14 @@ def fetch(
         for split, path in files.items():
             with fetched.files[split].open("rb") as source:
                 write_whole(path, partial(shutil.copyfileobj, source))
-    if output.json:
-        terminal.show_json(
-            {
-                "name": name,
-                "num_rows": fetched.num_rows,
-                "licence": corpus.licence,
-                "origin": corpus.origin,
-                "files": {split: str(path) for split, path in files.items()},
-            }
-        )
-    else:
-        terminal.show_table(["split", "file"], list(files.items()))
+    values = {
+        "name": name,
+        "num_rows": fetched.num_rows,
+        "licence": corpus.licence,
+        "origin": corpus.origin,
+        "files": {split: str(path) for split, path in files.items()},
+    }
+    output.show(values, lambda: terminal.show_table(["split", "file"], list(files.items())))
 
 
 def _token_lengths(path: Path) -> Callable[[Sequence[str]], list[int]]:

@@ -4,24 +4,18 @@ import itertools
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from regraft.apps.cli import options, results, terminal
-from regraft.apps.cli.options import option
+from regraft.apps.cli import options, results
+from regraft.apps.cli.options import flag, option
 
 
 @options.grouped
 def demo(
     offline: Annotated[
-        bool,
-        typer.Option("--offline", help="Use a small synthetic corpus: no network, two minutes."),
+        bool, flag("--offline", "Use a small synthetic corpus: no network, two minutes.")
     ] = False,
     lab: Annotated[
         bool,
-        typer.Option(
-            "--lab",
-            help="The lab exercise on French book reviews, with the lab's model: 15 minutes.",
-        ),
+        flag("--lab", "The lab exercise on French book reviews, with the lab's model: 15 minutes."),
     ] = False,
     out: Annotated[
         Path | None,
@@ -32,8 +26,7 @@ def demo(
         ),
     ] = None,
     resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Continue an interrupted demo in --out; the same --lab."),
+        bool, flag("--resume", "Continue an interrupted demo in --out; the same --lab.")
     ] = False,
     *,
     output: options.Output,
@@ -55,10 +48,7 @@ def demo(
         result = run(
             out=out or free_folder(), offline=offline, lab=lab, resume=resume, progress=progress
         )
-    if output.json:
-        terminal.show_json(results.demo_to_dict(result))
-    else:
-        results.show_demo(result)
+    output.show(results.demo_to_dict(result), lambda: results.show_demo(result))
 
 
 def free_folder() -> Path:

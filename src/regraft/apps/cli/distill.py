@@ -4,12 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 from regraft.apps.cli import options, results
-from regraft.apps.cli.options import (
-    BASES,
-    check_base_fixes,
-    option,
-    settings_from,
-)
+from regraft.apps.cli.options import BASES, check_base_fixes, option, settings_from
 from regraft.errors import ConfigError
 
 
@@ -23,8 +18,7 @@ def distill(
         option("--base", f"{BASES} (default: one made of --text, in DIR-base).", "BASE"),
     ] = None,
     valid: Annotated[
-        Path | None,
-        option("--valid", "Labelled examples to score student and teacher on.", "FILE"),
+        Path | None, option("--valid", "Labelled examples to score student and teacher on.", "FILE")
     ] = None,
     size: options.Size = None,
     resume: options.Resume = False,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from regraft.apps.cli import options, terminal
-from regraft.apps.cli.options import option
+from regraft.apps.cli.options import argument, flag, option
 from regraft.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -26,16 +26,10 @@ _UNREAD = "[not read:]"
 @options.grouped
 def explain(
     run: options.RunFolder,
-    text: Annotated[
-        str | None, typer.Argument(help="Text to explain; - is stdin.", show_default=False)
-    ] = None,
-    file: Annotated[
-        Path | None,
-        option("--file", "Read the text from a file.", "FILE"),
-    ] = None,
+    text: Annotated[str | None, argument("Text to explain; - is stdin.")] = None,
+    file: Annotated[Path | None, option("--file", "Read the text from a file.", "FILE")] = None,
     label: Annotated[
-        str | None,
-        option("--label", "Label to explain (default: the predicted one).", "LABEL"),
+        str | None, option("--label", "Label to explain (default: the predicted one).", "LABEL")
     ] = None,
     method: Annotated[
         Literal["auto", "integrated-gradients", "contributions", "leave-one-out"],
@@ -45,13 +39,9 @@ def explain(
         ),
     ] = "auto",
     check: Annotated[
-        bool,
-        typer.Option("--check", help="Compare with the ranking by leaving words out."),
+        bool, flag("--check", "Compare with the ranking by leaving words out.")
     ] = False,
-    html: Annotated[
-        Path | None,
-        option("--html", "HTML page to write.", "FILE.html"),
-    ] = None,
+    html: Annotated[Path | None, option("--html", "HTML page to write.", "FILE.html")] = None,
     *,
     output: options.Output,
 ) -> None:

@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
 from regraft.apps.cli import options, terminal
-from regraft.apps.cli.options import data_of, existing_texts, option
+from regraft.apps.cli.options import data_of, existing_texts, flag, option
 from regraft.config import resolve
 from regraft.errors import ConfigError
 
@@ -24,12 +22,10 @@ def export(
     ],
     out: options.FolderOut,
     int8: Annotated[
-        bool,
-        typer.Option("--int8", help="onnx: also quantize to int8, and measure the loss."),
+        bool, flag("--int8", "onnx: also quantize to int8, and measure the loss.")
     ] = False,
     data: Annotated[
-        Path | None,
-        option("--data", "int8: labelled examples to measure accuracy on.", "FILE"),
+        Path | None, option("--data", "int8: labelled examples to measure accuracy on.", "FILE")
     ] = None,
     text: Annotated[
         list[Path] | None,
@@ -42,8 +38,7 @@ def export(
         ),
     ] = None,
     minutes: Annotated[
-        float | None,
-        option("--minutes", "--text: time budget for the student (default 10).", "M"),
+        float | None, option("--minutes", "--text: time budget for the student (default 10).", "M")
     ] = None,
     *,
     reading: options.LabelReading,
@@ -85,12 +80,7 @@ def export(
 
 
 def _check_options(
-    format: str,
-    *,
-    int8: bool,
-    data: Path | None,
-    text: list[Path] | None,
-    minutes: float | None,
+    format: str, *, int8: bool, data: Path | None, text: list[Path] | None, minutes: float | None
 ) -> None:
     """Refuse options that the others leave without effect."""
     if format == "hf" and int8:

@@ -214,11 +214,7 @@ def _report(
     tested = None
     if test is not None:
         tested = compare_fitted(
-            run_dir,
-            test=test,
-            texts=result.files["text"],
-            command=command,
-            progress=progress,
+            run_dir, test=test, texts=result.files["text"], command=command, progress=progress
         )
     report = write_fit_report(result, tested, run_dir / "report", command=command)
     remove_baselines(run_dir)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from regraft.apps.cli import options, results, terminal
-from regraft.apps.cli.options import option, setting, settings_from
+from regraft.apps.cli.options import argument, flag, option, setting, settings_from
 from regraft.config import with_size
 from regraft.errors import ConfigError
 from regraft.runtime import matrix_speed, output_path
@@ -22,13 +22,10 @@ _PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 @options.grouped
 def attention(
     run: options.RunFolder,
-    text: Annotated[str, typer.Argument(help="Text to read.", show_default=False)],
+    text: Annotated[str, argument("Text to read.")],
     out: options.PictureOut,
     rollout: Annotated[
-        bool,
-        typer.Option(
-            "--rollout", help="Multiply the layers: which tokens influence each position."
-        ),
+        bool, flag("--rollout", "Multiply the layers: which tokens influence each position.")
     ] = False,
     *,
     output: options.Output,
@@ -54,18 +51,17 @@ def attention(
         figure = rollout_picture(attention_rollout(seen.weights), seen.tokens, title=text)
     else:
         figure = attention_picture(seen.weights, seen.tokens, title=text)
-    _save(figure, out, quiet=output.quiet)
-    if output.json:
-        terminal.show_json({"path": str(out), "tokens": seen.tokens, "num_cut": seen.num_cut})
+    _save(figure, out)
+    facts = {"path": str(out), "tokens": seen.tokens, "num_cut": seen.num_cut}
+    output.note(facts, f"The picture is in {out}.")
 
 
 @options.grouped
 def picture(
     subject: Annotated[
         Literal["mask", "masks", "positions"],
-        typer.Argument(
-            help="The attention mask of a preset, all masks, or the position encoding of a preset.",
-            show_default=False,
+        argument(
+            "The attention mask of a preset, all masks, or the position encoding of a preset."
         ),
     ],
     out: options.PictureOut,
@@ -80,13 +76,9 @@ def picture(
     ] = "lab",
     objective: options.Objective = None,
     run: Annotated[
-        Path | None,
-        option("--run", "Draw those of a run folder instead of a preset.", "RUN"),
+        Path | None, option("--run", "Draw those of a run folder instead of a preset.", "RUN")
     ] = None,
-    length: Annotated[
-        int | None,
-        option("--length", "Number of positions.", "N", min=1),
-    ] = None,
+    length: Annotated[int | None, option("--length", "Number of positions.", "N", min=1)] = None,
     padding: Annotated[
         int,
         typer.Option(
@@ -94,8 +86,7 @@ def picture(
         ),
     ] = 0,
     packed: Annotated[
-        int,
-        typer.Option("--packed", min=1, metavar="N", help="Mask: N documents share one row."),
+        int, typer.Option("--packed", min=1, metavar="N", help="Mask: N documents share one row.")
     ] = 1,
     *,
     output: options.Output,
@@ -136,9 +127,8 @@ def picture(
                 length or 16, is_causal=is_causal, num_padding=padding, num_documents=packed
             )
             figure = mask_picture(mask)
-    _save(figure, out, quiet=output.quiet)
-    if output.json:
-        terminal.show_json({"path": str(out), "subject": subject})
+    _save(figure, out)
+    output.note({"path": str(out), "subject": subject}, f"The picture is in {out}.")
 
 
 def _positions(chosen: "Settings", *, run: Path | None, length: int | None) -> "Figure":
@@ -159,8 +149,7 @@ def _positions(chosen: "Settings", *, run: Path | None, length: int | None) -> "
         return rotary_picture(width=width, length=length or 128)
     if positions == "none":
         raise ConfigError(
-            "A bag of tokens has no position encoding.",
-            remedy="Use --preset lab, bert or modern.",
+            "A bag of tokens has no position encoding.", remedy="Use --preset lab, bert or modern."
         )
     if positions == "unknown":
         raise ConfigError(
@@ -175,15 +164,14 @@ def params(
     size: options.Size = None,
     objective: options.Objective = None,
     classes: Annotated[
-        int | None,
-        option("--classes", "Count a classifier with C classes too.", "C", min=2),
+        int | None, option("--classes", "Count a classifier with C classes too.", "C", min=2)
     ] = None,
     layers: Annotated[int | None, setting("model.num_layers", "--layers", "L")] = None,
     width: Annotated[int | None, setting("model.width", "--width", "D")] = None,
     heads: Annotated[int | None, setting("model.num_heads", "--heads", "H")] = None,
     vocab: Annotated[int | None, setting("tokenizer.size", "--vocab", "V")] = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Show common wrong answers and their mistakes.")
+        bool, flag("--explain", "Show common wrong answers and their mistakes.")
     ] = False,
     *,
     choices: options.Choices,
@@ -235,11 +223,11 @@ def params(
         objective=chosen.objective,
         pooling=chosen.head.pooling,
     )
-    if output.json:
-        explained = {"wrong_answers": [answer.to_dict() for answer in wrong]} if explain else {}
-        terminal.show_json({**count.to_dict(), **explained})
-    else:
-        results.show_parameters(count, num_built=built, wrong=wrong)
+    explained = {"wrong_answers": [answer.to_dict() for answer in wrong]} if explain else {}
+    output.show(
+        {**count.to_dict(), **explained},
+        lambda: results.show_parameters(count, num_built=built, wrong=wrong),
+    )
 
 
 @options.grouped
@@ -256,18 +244,16 @@ def settings(*, output: options.Output) -> None:
     from regraft.config import read_setting_help
 
     rows = list(read_setting_help())
-    if output.json:
-        terminal.show_json(
-            [
-                {"key": row.key, "type": row.type, "default": row.default, "help": row.help}
-                for row in rows
-            ]
-        )
-    else:
-        terminal.show_table(
-            ["setting", "type", "default", "help"],
-            [(row.key, row.type.replace("\\|", "|"), shown(row.default), row.help) for row in rows],
-        )
+    shown_rows = [
+        (row.key, row.type.replace("\\|", "|"), shown(row.default), row.help) for row in rows
+    ]
+    output.show(
+        [
+            {"key": row.key, "type": row.type, "default": row.default, "help": row.help}
+            for row in rows
+        ],
+        lambda: terminal.show_table(["setting", "type", "default", "help"], shown_rows),
+    )
 
 
 def shown(default: Any) -> str:
@@ -288,10 +274,8 @@ def _check_picture(path: Path, *, run: Path | None) -> None:
         )
 
 
-def _save(figure: "Figure", path: Path, *, quiet: bool) -> None:
+def _save(figure: "Figure", path: Path) -> None:
     from regraft.runtime import write_whole
 
     kind = path.suffix.lower().removeprefix(".")
     write_whole(path, lambda file: figure.savefig(file, format=kind))
-    if not quiet:
-        terminal.show_message(f"The picture is in {path}.")

@@ -61,6 +61,16 @@ def option(flag: str, help: str, metavar: str | None = None, **more: Any) -> Any
     return typer.Option(flag, help=help, metavar=metavar, show_default=False, **more)
 
 
+def argument(help: str, metavar: str | None = None) -> Any:
+    """A word of the command that must be given."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False)
+
+
+def flag(name: str, help: str) -> Any:
+    """An option that is given or not."""
+    return typer.Option(name, help=help)
+
+
 def setting(key: str, flag: str, metavar: str | None = None) -> Any:
     """An option that is a setting, with the setting's help."""
     return option(flag, setting_help(key), metavar)
@@ -87,10 +97,7 @@ _TOKENIZER = option(
 Text = Annotated[
     list[Path] | None,
     option(
-        "--text",
-        "File or folder of unlabelled text; repeatable.",
-        "FILE",
-        callback=existing_texts,
+        "--text", "File or folder of unlabelled text; repeatable.", "FILE", callback=existing_texts
     ),
 ]
 TrainFile = Annotated[Path, option("--train", "Labelled examples to train on.", "FILE")]
@@ -131,9 +138,7 @@ MaxLength = Annotated[int | None, setting("data.max_length", "--max-length", "N"
 RunOut = Annotated[Path, option("--out", "Run folder to write.", "DIR")]
 FolderOut = Annotated[Path, option("--out", "Folder to write.", "DIR")]
 PictureOut = Annotated[Path, option("--out", "Picture to write.", "FILE.png")]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Continue the run in --out; start it if there is none.")
-]
+Resume = Annotated[bool, flag("--resume", "Continue the run in --out; start it if there is none.")]
 TokenizerPath = Annotated[Path | None, _TOKENIZER]
 RequiredTokenizer = Annotated[Path, _TOKENIZER]
 Port = typer.Option("--port", min=0, max=65535, help="Port; 0 picks a free one.")
@@ -141,7 +146,7 @@ Port = typer.Option("--port", min=0, max=65535, help="Port; 0 picks a free one."
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print errors only: no progress, no messages.")
 ]
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.", show_default=False)]
+RunFolder = Annotated[Path, argument("Run folder.", "RUN")]
 
 
 class Group:
@@ -269,7 +274,7 @@ class TextFiles(Group):
 class Output(Group):
     """What is printed."""
 
-    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
+    json: Annotated[bool, flag("--json", "Print the result as JSON.")] = False
     quiet: Quiet = False
 
     @contextmanager
@@ -283,11 +288,18 @@ class Output(Group):
                     yield progress
 
     def show(self, result: Any, show: Callable[[], None]) -> None:
-        """A result as JSON, or as `show` prints it for people."""
+        """A result or plain values as JSON, or as `show` prints them for people."""
         if self.json:
-            terminal.show_json(result.to_dict())
+            terminal.show_json(result if isinstance(result, dict | list) else result.to_dict())
         else:
             show()
+
+    def note(self, values: dict[str, Any], message: str) -> None:
+        """What was done: as JSON, or as a message unless quiet."""
+        if self.json:
+            terminal.show_json(values)
+        elif not self.quiet:
+            terminal.show_message(message)
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from regraft.apps.cli import options, results, terminal
-from regraft.apps.cli.options import data_of, option
+from regraft.apps.cli.options import argument, data_of, flag, option
 from regraft.config import DataSettings
 from regraft.errors import ConfigError
 from regraft.runtime import Progress, counted
@@ -30,9 +30,7 @@ _SEEN = {
 @options.grouped
 def evaluate(
     run: options.RunFolder,
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Examples to score on.", show_default=False)
-    ],
+    file: Annotated[Path, argument("Examples to score on.", "FILE")],
     *,
     reading: options.TaskReading,
     output: options.Output,
@@ -83,22 +81,17 @@ _TopK = Annotated[
 @options.grouped
 def predict(
     run: options.RunFolder,
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE", help="Tables or texts; - is stdin.", show_default=False),
-    ],
+    files: Annotated[list[Path], argument("Tables or texts; - is stdin.", "FILE")],
     format: Annotated[
         Literal["csv", "tsv", "jsonl"] | None,
         option("--format", "Format on stdout (default: csv)."),
     ] = None,
     out: _TableOut = None,
     resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Continue a command that was stopped; begin if none was."),
+        bool, flag("--resume", "Continue a command that was stopped; begin if none was.")
     ] = False,
     shard: Annotated[
-        str,
-        typer.Option("--shard", metavar="I/N", help="Write only the part of job I of N."),
+        str, typer.Option("--shard", metavar="I/N", help="Write only the part of job I of N.")
     ] = "1/1",
     cluster: _Cluster = None,
     abstain_below: options.AbstainBelow = None,
@@ -152,10 +145,7 @@ def predict(
             predict_to_stream(task, sys.stdout.buffer, ending=ending, progress=progress)
             return
         found = predict_to_file(task, out, part=part, resume=resume, progress=progress)
-    if output.json:
-        terminal.show_json(found.to_dict())
-    elif not output.quiet:
-        terminal.show_message(f"{counted(found.num_texts, 'prediction')} in {out}.")
+    output.note(found.to_dict(), f"{counted(found.num_texts, 'prediction')} in {out}.")
 
 
 def _is_small(files: Sequence[Path]) -> bool:
@@ -185,14 +175,12 @@ def _check_options(out: Path | None, *, format: str | None, shard: str, resume: 
 @options.grouped
 def generate(
     run: options.RunFolder,
-    prompt: Annotated[str, typer.Argument(help="Text to continue.", show_default=False)],
+    prompt: Annotated[str, argument("Text to continue.")],
     temperature: Annotated[
-        float,
-        typer.Option("--temperature", metavar="T", help="Sampling temperature; 0 is greedy."),
+        float, typer.Option("--temperature", metavar="T", help="Sampling temperature; 0 is greedy.")
     ] = 0.0,
     top_k: Annotated[
-        int | None,
-        option("--top-k", "Sample from the K most likely tokens.", "K", min=1),
+        int | None, option("--top-k", "Sample from the K most likely tokens.", "K", min=1)
     ] = None,
     top_p: Annotated[
         float | None,
@@ -243,19 +231,14 @@ def generate(
         )
         for index in range(num)
     ]
-    if output.json:
-        terminal.show_json({"prompt": prompt, "texts": texts})
-    else:
-        for text in texts:
-            terminal.show_line(text)
+    values = {"prompt": prompt, "texts": texts}
+    output.show(values, lambda: terminal.show_line("\n".join(texts)))
 
 
 @options.grouped
 def fill(
     run: options.RunFolder,
-    text: Annotated[
-        str, typer.Argument(metavar="TEXT", help="Text with <mask> in it.", show_default=False)
-    ],
+    text: Annotated[str, argument("Text with <mask> in it.", "TEXT")],
     top: Annotated[int, typer.Option("--top", metavar="N", help="Guesses per <mask>.")] = 5,
     *,
     output: options.Output,

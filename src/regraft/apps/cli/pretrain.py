@@ -3,10 +3,14 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from regraft.apps.cli import options, results, terminal
-from regraft.apps.cli.options import check_base_fixes, check_preset_of, option, settings_from
+from regraft.apps.cli import options, results
+from regraft.apps.cli.options import (
+    argument,
+    check_base_fixes,
+    check_preset_of,
+    option,
+    settings_from,
+)
 
 
 @options.grouped
@@ -94,10 +98,7 @@ def bench(
 
 @options.grouped
 def import_(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE.pt", help="Checkpoint of the lab.", show_default=False),
-    ],
+    file: Annotated[Path, argument("Checkpoint of the lab.", "FILE.pt")],
     out: options.RunOut,
     tokenizer: options.TokenizerPath = None,
     heads: Annotated[
@@ -126,9 +127,8 @@ def import_(
     run = import_lab_file(file, out=out, tokenizer_path=tokenizer, num_heads=heads)
     kind = run.info.kind
     num_parameters = sum(parameter.numel() for parameter in run.model.parameters())
-    if output.json:
-        terminal.show_json({"run_dir": str(out), "kind": kind, "num_parameters": num_parameters})
-    elif not output.quiet:
-        terminal.show_message(f"{out}: a {kind} with {num_parameters:,} parameters from {file}.")
-        if heads is None and (note := assumed_heads(file, settings=run.settings)):
-            terminal.show_message(note)
+    message = f"{out}: a {kind} with {num_parameters:,} parameters from {file}."
+    if heads is None and (note := assumed_heads(file, settings=run.settings)):
+        message += f"\n{note}"
+    values = {"run_dir": str(out), "kind": kind, "num_parameters": num_parameters}
+    output.note(values, message)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from regraft.apps.cli import options, terminal
-from regraft.apps.cli.options import option, settings_from
+from regraft.apps.cli.options import flag, option, settings_from
 from regraft.errors import ConfigError
 from regraft.runtime import optional
 
@@ -15,12 +15,10 @@ class Labelling(options.Group):
     """How texts are labelled."""
 
     labels: Annotated[
-        str | None,
-        option("--labels", "The classes (default: the page asks for them).", "A,B,..."),
+        str | None, option("--labels", "The classes (default: the page asks for them).", "A,B,...")
     ] = None
     out: Annotated[
-        Path | None,
-        option("--out", "File of the labels (default: next to --text).", "FILE.csv"),
+        Path | None, option("--out", "File of the labels (default: next to --text).", "FILE.csv")
     ] = None
     base: Annotated[
         Path | None,
@@ -37,7 +35,7 @@ def studio(
     ] = Path("runs"),
     text: Annotated[Path | None, option("--text", "Unlabelled texts to label.", "FILE")] = None,
     port: Annotated[int, options.Port] = 8420,
-    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
+    no_open: Annotated[bool, flag("--no-open", "Do not open a browser.")] = False,
     *,
     labelling: Labelling,
     reading: options.TextReading,

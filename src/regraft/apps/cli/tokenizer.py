@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from regraft.apps.cli import options, terminal
-from regraft.apps.cli.options import option, setting, settings_from
+from regraft.apps.cli.options import argument, option, setting, settings_from
 
 
 @options.grouped
@@ -43,21 +43,16 @@ def train(
         )
         trained.save(path)
     kind_trained, vocab_size = settings.tokenizer.kind, trained.vocab_size
-    if output.json:
-        terminal.show_json({"path": str(path), "kind": kind_trained, "vocab_size": vocab_size})
-    else:
-        terminal.show_line(f"{path}: {kind_trained}, {vocab_size:,} tokens")
+    output.show(
+        {"path": str(path), "kind": kind_trained, "vocab_size": vocab_size},
+        lambda: terminal.show_line(f"{path}: {kind_trained}, {vocab_size:,} tokens"),
+    )
 
 
 @options.grouped
 def show(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PATH", help="A tokenizer.json, or a run folder.", show_default=False
-        ),
-    ],
-    text: Annotated[str, typer.Argument(help="Text to tokenize.", show_default=False)],
+    path: Annotated[Path, argument("A tokenizer.json, or a run folder.", "PATH")],
+    text: Annotated[str, argument("Text to tokenize.")],
     *,
     output: options.Output,
 ) -> None:
@@ -72,10 +67,11 @@ def show(
     tokenizer = load_tokenizer(path)
     ids = tokenizer.encode(text)
     pieces = tokenizer.tokens(ids)
-    if output.json:
-        terminal.show_json({"ids": ids, "pieces": pieces})
-    else:
-        terminal.show_table(["id", "piece"], list(zip(ids, pieces, strict=True)), right=["id"])
+    rows = list(zip(ids, pieces, strict=True))
+    output.show(
+        {"ids": ids, "pieces": pieces},
+        lambda: terminal.show_table(["id", "piece"], rows, right=["id"]),
+    )
 
 
 @options.grouped
@@ -83,8 +79,7 @@ def tokenize(
     tokenizer: options.RequiredTokenizer,
     out: Annotated[Path, option("--out", "Token store to write or continue.", "DIR")],
     shard: Annotated[
-        str,
-        typer.Option("--shard", metavar="I/N", help="Write only the part of job I of N."),
+        str, typer.Option("--shard", metavar="I/N", help="Write only the part of job I of N.")
     ] = "1/1",
     *,
     texts: options.TextFiles,
@@ -121,10 +116,7 @@ def tokenize(
         result["num_tokens"] = store.num_tokens
         result["num_bytes"] = store.num_bytes
         result["bytes_per_token"] = store.num_bytes / store.num_tokens
-    if output.json:
-        terminal.show_json(result)
-    else:
-        _show_tokenized(result)
+    output.show(result, lambda: _show_tokenized(result))
 
 
 def _show_tokenized(result: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from regraft.apps.cli import options, terminal
-from regraft.apps.cli.options import option
+from regraft.apps.cli.options import flag, option
 from regraft.errors import ConfigError
 
 EXIT_DAMAGED = 1
@@ -16,12 +16,9 @@ EXIT_DAMAGED = 1
 def verify(
     run: options.RunFolder,
     key: Annotated[
-        Path | None,
-        option("--key", "File of 32 random bytes: check the signature.", "FILE"),
+        Path | None, option("--key", "File of 32 random bytes: check the signature.", "FILE")
     ] = None,
-    sign: Annotated[
-        bool, typer.Option("--sign", help="Sign the folder with --key instead.")
-    ] = False,
+    sign: Annotated[bool, flag("--sign", "Sign the folder with --key instead.")] = False,
     *,
     output: options.Output,
 ) -> None:

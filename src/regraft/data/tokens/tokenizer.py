@@ -18,12 +18,7 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
-from regraft.data.tokens.lab import (
-    LAB_DICT_NAME,
-    LAB_SPECIAL_TOKENS,
-    SPACE,
-    load_lab_tokenizer,
-)
+from regraft.data.tokens.lab import LAB_DICT_NAME, LAB_SPECIAL_TOKENS, SPACE, load_lab_tokenizer
 from regraft.errors import DataError, RunFolderError
 from regraft.runtime import fingerprint, parse_json, read_json, write_json, write_text
 
