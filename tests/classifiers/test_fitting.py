@@ -175,7 +175,7 @@ def test_text_too_short_for_bases_leaves_the_shallow_members(files, settings, tm
         [words], train=train, out=tmp_path / "run", settings=settings, minutes=1, progress=said
     )
     assert result.scores.keys() == {"blend", "linear", "latent"}
-    assert result.weights["latent"] > 0
+    assert result.weights.keys() == {"linear", "latent"}
     assert (result.num_bases, result.passes) == (0, [])
     assert any("Going on without one" in message for message in said.messages)
     assert load_classifier(tmp_path / "run").predict(["a good film"]).tolist() == ["good"]

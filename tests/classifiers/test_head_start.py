@@ -86,7 +86,7 @@ def test_class_without_examples_is_all_but_excluded(shared_base: Path) -> None:
 def test_start_is_one_of_the_epochs_to_choose_from(shared_base: Path) -> None:
     # A rate that destroys what the base knows: nothing after the start can be better.
     start = start_of(shared_base, **{"train.lr": 1.0, "train.epochs": 2})
-    model, rows = built(start), rows_of(32, start=start, seed=3)
+    model, rows = built(start), rows_of(64, start=start, seed=3)
     expected = built(start)
     start_from_regression(expected, rows, seed=0)
     records = list(train_classifier(model, rows=rows, valid_rows=rows, settings=start.settings))
