@@ -420,7 +420,6 @@ def test_methods_of_finetuning_that_cannot_work_are_refused(overrides, expected)
     ("key", "value"),
     [
         ("base_rate", 0.1),
-        ("layer_decay", 0.9),
         ("unfreeze_every", 1),
         ("reinit_layers", 1),
         ("label_smoothing", 0.1),

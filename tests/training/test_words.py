@@ -40,7 +40,7 @@ def distances(table: torch.Tensor, store: TokenStore) -> torch.Tensor:
 def test_one_bag_keeps_all_distances(store: TokenStore) -> None:
     table = random_table(0)
     torch.testing.assert_close(
-        distances(fold([table], store=store, seed=0), store),
+        distances(fold([table], width=WIDTH, store=store, seed=0), store),
         distances(table, store),
         atol=2e-3,
         rtol=1e-3,
@@ -49,7 +49,7 @@ def test_one_bag_keeps_all_distances(store: TokenStore) -> None:
 
 def test_bags_of_any_scale_count_alike_and_their_distances_are_joined(store: TokenStore) -> None:
     small, large = random_table(0), 1000 * random_table(1)
-    folded = distances(fold([small, large], store=store, seed=0), store).flatten()
+    folded = distances(fold([small, large], width=WIDTH, store=store, seed=0), store).flatten()
     for table in (small, large):
         alone = distances(table, store).flatten()
         assert torch.corrcoef(torch.stack([folded, alone]))[0, 1] > 0.6
@@ -60,13 +60,13 @@ def test_bags_of_any_scale_count_alike_and_their_distances_are_joined(store: Tok
 def test_no_column_outweighs_the_others(store: TokenStore) -> None:
     lopsided = random_table(0)
     lopsided[:, 0] *= 50
-    scales = fold([lopsided, lopsided], store=store, seed=0).std(dim=0)
+    scales = fold([lopsided, lopsided], width=WIDTH, store=store, seed=0).std(dim=0)
     assert float(scales.max() / scales.median()) < 5
 
 
 def test_same_seed_same_table(store: TokenStore) -> None:
     tables = [random_table(0), random_table(1)]
-    first, again, other = (fold(tables, store=store, seed=seed) for seed in (0, 0, 1))
+    first, again, other = (fold(tables, width=WIDTH, store=store, seed=seed) for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 

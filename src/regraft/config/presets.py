@@ -77,8 +77,11 @@ PRESETS: dict[str, dict[Recipe, dict[str, dict[str, Any]]]] = {
                 "group_size": 16,
                 "half_length": 256,
                 "sampled_tokens": 1024,
+                "num_bags": 8,
+                # Language modelling at full weight, or fast lower layers, undo what the bags know.
+                "language_weight": 0.3,
             },
-            "train": {"lr": 1e-3, "minutes": 15.0, "batch_size": 8},
+            "train": {"lr": 1e-3, "minutes": 15.0, "batch_size": 8, "layer_decay": 0.75},
         },
         "finetune": {
             **_LAB,

@@ -46,9 +46,9 @@ OF_STAGES: dict[str, tuple[str, ...]] = {
 
 # Settings of the section `train` that only fine-tuning reads.
 OF_FINETUNING = (
-    *("freeze_base", "base_rate", "class_weight", "layer_decay", "unfreeze_every", "reinit_layers"),
-    *("lora_rank", "label_smoothing", "rdrop", "auxiliary_weight", "average", "patience"),
-    *("least_steps", "layers_after"),
+    *("freeze_base", "base_rate", "class_weight", "unfreeze_every", "reinit_layers", "lora_rank"),
+    *("label_smoothing", "rdrop", "auxiliary_weight", "average", "patience", "least_steps"),
+    "layers_after",
 )
 
 

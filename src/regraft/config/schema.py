@@ -326,7 +326,10 @@ class TrainSettings(_Section):
         float | None,
         Gt(0),
         Lt(1),
-        Doc("Fine-tuning: learning rate of a layer relative to the layer above."),
+        Doc(
+            "Learning rate of a layer relative to the layer above, so that what is known below "
+            "stays; the stage words does not use it."
+        ),
     ] = None
     unfreeze_every: Annotated[
         int | None,

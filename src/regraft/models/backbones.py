@@ -120,8 +120,11 @@ class Backbone(nn.Module):
     def prepare(self, store: TokenStore) -> None:
         """Count in the training text what is counted rather than trained; mostly nothing."""
 
-    def pass_on_embeddings(self, *, pooling: Pooling) -> None:
-        """Let untrained layers read a text as the mean of its embeddings; here are none."""
+    def pass_on_embeddings(self, *, num_kept: int | None) -> None:
+        """Let untrained layers read a text as the mean of its embeddings; here are none.
+
+        With `num_kept` the mean is gathered in each vector, except in its last `num_kept` columns.
+        """
 
     @classmethod
     def build_blocks(cls, settings: ModelSettings) -> nn.ModuleList:
@@ -209,12 +212,12 @@ class Transformer(Backbone):
         """The initial weights."""
         start_small(self)
 
-    def pass_on_embeddings(self, *, pooling: Pooling) -> None:
+    def pass_on_embeddings(self, *, num_kept: int | None) -> None:
         for block in self.blocks:
             assert isinstance(block, Block)
             # A vector that stands for the whole text has to gather it once, as late as possible.
-            if pooling != "mean" and block is self.blocks[-1]:
-                block.start_as_mean()
+            if num_kept is not None and block is self.blocks[-1]:
+                block.start_as_mean(num_kept=num_kept)
             else:
                 block.start_as_identity()
 

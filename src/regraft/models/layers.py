@@ -21,7 +21,8 @@ ROTARY_BASE = 160_000.0
 # Standard deviation of the initial weights in all families but the lab's.
 INITIAL_DEVIATION = 0.02
 # How much the mean of all vectors counts against one of them, where a block starts as the mean.
-MEAN_SHARE = 8.0
+# Logistic regression on the last token of 2,000 reviews: 80.2 % with 8, 82.7 with 30 (2026-11-18).
+MEAN_SHARE = 30.0
 # Scale at which a dense layer with GELU or tanh passes pooled vectors on almost unchanged.
 NEARLY_LINEAR = 0.5
 
@@ -246,18 +247,23 @@ class Block(nn.Module):
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
 
-    def start_as_mean(self) -> None:
-        """Until trained, add to each vector the mean of those it may look at, many times over."""
+    def start_as_mean(self, *, num_kept: int) -> None:
+        """Until trained, add to each vector the mean of those it may look at, many times over.
+
+        In the last `num_kept` columns it stays what it was: a language model needs the token.
+        """
         self.start_as_identity()
         width = self.attention.out_proj.in_features
+        factors_D = torch.full((width,), math.sqrt(MEAN_SHARE))
+        factors_D[width - num_kept :] = 0
         with torch.no_grad():
             query_weight, _, value_weight = self.attention.in_proj.weight.split(width)
             # All scores are 0 without queries; keys stay, or queries would never learn.
             query_weight.zero_()
-            nn.init.eye_(value_weight).mul_(math.sqrt(MEAN_SHARE))
+            value_weight.copy_(factors_D.diag())
             if self.attention.in_proj.bias is not None:
                 self.attention.in_proj.bias.zero_()
-            nn.init.eye_(self.attention.out_proj.weight).mul_(math.sqrt(MEAN_SHARE))
+            self.attention.out_proj.weight.copy_(factors_D.diag())
 
     def attention_weights(
         self, x_BTD: Float[Tensor, "B T D"], *, sight: Sight
@@ -285,6 +291,12 @@ class PostNormBlock(Block):
         self.activation: nn.Module = nn.GELU()
         self.dropout = Dropout(settings.dropout)
         self.inner_dropout: nn.Module = nn.Identity()
+
+    def start_as_mean(self, *, num_kept: int) -> None:
+        super().start_as_mean(num_kept=num_kept)
+        # The norm shrinks the other columns as much as the mean made them grow, and these with them.
+        with torch.no_grad():
+            self.norm2.weight[len(self.norm2.weight) - num_kept :] *= math.sqrt(MEAN_SHARE)
 
     def forward(
         self, x_BTD: Float[Tensor, "B T D"], *, sight: Sight, cache: KeyValueCache | None = None

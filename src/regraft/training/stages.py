@@ -442,6 +442,7 @@ def _train_settings(
             batch_size=own.batch_size,
             micro_batch_tokens=own.micro_batch_tokens,
             warmup_steps=own.warmup_steps,
+            layer_decay=None,
         )
     others = [other for other in names if other != "words"]
     share = 1 / len(others)

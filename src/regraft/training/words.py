@@ -22,6 +22,13 @@ from regraft.runtime import seed_generator, seeded
 # Documents that decide which directions are kept.
 _NUM_DOCUMENTS = 8_192
 
+# Where one vector stands for the whole text, the bags fill this share of it. The rest is left to
+# the token itself: of 200 columns, 150 know as much of a review as all of them (2026-11-18).
+_TEXT_SHARE = 0.75
+
+# The vectors of tokens as they occur, in units of the family's own start: larger than positions.
+_SCALE = 2.6
+
 
 def of_bag(settings: Settings, number: int) -> Settings:
     """The settings with a seed of the bag's own; the first has the seed of the run."""
@@ -49,21 +56,26 @@ def start_as_bags(
 ) -> None:
     """Until its layers are trained, let the model read a text as these bags do.
 
-    Their vectors, folded, become its embeddings, as large as its own were. Layers pass them on.
+    Their vectors, folded, become its embeddings. Layers pass them on.
     """
     tables = [load_file(path)["backbone.embedding.weight"] for path in paths]
-    folded_VD = fold(tables, store=store, seed=seed)
-    own = model.backbone.embedding.weight
+    own_VD = model.backbone.embedding.weight
+    width = own_VD.shape[1]
+    num_kept = None if pooling == "mean" else width - round(_TEXT_SHARE * width)
+    counts_V = torch.from_numpy(store.counts(vocab_size=len(own_VD))).double()
+    folded_VD = fold(tables, width=width - (num_kept or 0), store=store, seed=seed)
+    size = (counts_V @ folded_VD.square().mean(dim=1).double() / counts_V.sum()).sqrt()
     with torch.no_grad():
-        own.copy_(folded_VD.to(own.device) * (own.std() / folded_VD.std()))
-    model.backbone.pass_on_embeddings(pooling=pooling)
+        scale = _SCALE * own_VD.std() / size.float()
+        own_VD[:, : folded_VD.shape[1]] = (folded_VD * scale).to(own_VD.device)
+    model.backbone.pass_on_embeddings(num_kept=num_kept)
 
 
 @torch.no_grad()
 def fold(
-    tables: Sequence[Float[Tensor, "V D"]], *, store: TokenStore, seed: int
-) -> Float[Tensor, "V D"]:
-    """One table of the same width that keeps most of the distances between documents.
+    tables: Sequence[Float[Tensor, "V D"]], *, width: int, store: TokenStore, seed: int
+) -> Float[Tensor, "V d"]:
+    """One table of this width that keeps most of the distances between documents.
 
     The vectors of a token in all tables are concatenated, centred at the mean document, projected
     on the directions in which documents differ most, then turned at random: without that, a few
@@ -74,7 +86,6 @@ def fold(
     documents_NK = F.embedding_bag(ids, columns, starts_N, mode="mean")
     centre_K = documents_NK.mean(dim=0)
     documents_NK -= centre_K
-    width = tables[0].shape[1]
     axes_KD = torch.linalg.eigh(documents_NK.T @ documents_NK).eigenvectors[:, -width:]
     turn_DD = torch.linalg.qr(
         torch.randn(width, width, generator=seed_generator(seed, stream="turn"))
