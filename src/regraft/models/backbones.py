@@ -34,7 +34,7 @@ from regraft.models.layers import (
     sinusoidal_positions,
     start_small,
 )
-from regraft.models.parameter_count import COUNTS, FamilyCount, Pooling
+from regraft.models.parameter_count import COUNTS, FamilyCount
 
 BackboneClass = TypeVar("BackboneClass", bound="type[Backbone]")
 

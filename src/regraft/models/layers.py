@@ -294,7 +294,7 @@ class PostNormBlock(Block):
 
     def start_as_mean(self, *, num_kept: int) -> None:
         super().start_as_mean(num_kept=num_kept)
-        # The norm shrinks the other columns as much as the mean made them grow, and these with them.
+        # The norm shrinks all columns as much as the mean made the others grow.
         with torch.no_grad():
             self.norm2.weight[len(self.norm2.weight) - num_kept :] *= math.sqrt(MEAN_SHARE)
 
