@@ -5,6 +5,7 @@ checksums, where only what the parts mean is left to check.
 """
 
 import json
+import resource
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from regraft.classifiers.base import load_classifier
 from regraft.errors import RegraftError
 from regraft.runtime.manifest import with_checksum
 
+# Of address space: what asks for more than this breaks something.
+_MOST_BYTES = 6 << 30
 HOSTILE: tuple[Any, ...] = (None, True, -1, 0, 10**9, 1e308, "", "../../etc", [], {}, [[[[]]]])
 TEXTS = ["A fine book.", "No."]
 
@@ -32,6 +35,8 @@ class Outcomes:
     harmless: int = 0
     changed: int = 0
     crashed: int = 0
+    # Which changes gave other answers, and which broke something.
+    changes: list[str] = field(default_factory=list)
     crashes: list[str] = field(default_factory=list)
 
     @property
@@ -40,7 +45,9 @@ class Outcomes:
 
     def add(self, outcome: str, *, change: str) -> None:
         setattr(self, outcome, getattr(self, outcome) + 1)
-        if outcome == "crashed":
+        if outcome == "changed":
+            self.changes.append(change)
+        elif outcome == "crashed":
             self.crashes.append(change)
 
 
@@ -78,9 +85,13 @@ def outcome(folder: Path, before: np.ndarray) -> str:
     """Refused, harmless (the same answers), changed (other, valid answers), or crashed."""
     try:
         probabilities = load_classifier(folder).predict_proba(TEXTS)
-    except RegraftError:
-        return "refused"
-    except Exception:
+    except RegraftError as error:
+        cause = error.__cause__
+        is_late = isinstance(cause, MemoryError) or "allocate memory" in str(cause)
+        return "crashed" if is_late else "refused"
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # a panic of a library in Rust is no Exception
         return "crashed"
     if not np.isfinite(probabilities).all() or not np.allclose(probabilities.sum(axis=1), 1):
         return "crashed"
@@ -91,6 +102,8 @@ def outcome(folder: Path, before: np.ndarray) -> str:
 def mutate(source: Path, folder: Path, *, with_new_checksums: bool, every: int = 1) -> Outcomes:
     """Replace every value (or one in `every`) by each hostile one, and count what comes of it."""
     before = load_classifier(source).predict_proba(TEXTS)
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, limits[1]))
     counts = Outcomes(source.name, with_new_checksums)
     number = 0
     shutil.copytree(source, folder)
@@ -114,6 +127,7 @@ def mutate(source: Path, folder: Path, *, with_new_checksums: bool, every: int =
                 (folder / "run.json").write_text(listing)
         path.write_text(text)
         (folder / "run.json").write_text(listing)
+    resource.setrlimit(resource.RLIMIT_AS, limits)
     return counts
 
 

@@ -1,5 +1,6 @@
 """The plan of a fit as a pure function: a simulated machine makes the bases."""
 
+import dataclasses
 import json
 from dataclasses import dataclass
 
@@ -153,6 +154,25 @@ def test_plan_is_read_as_it_was_saved(tmp_path):
     assert plan.passes == [3.0, 2.5]
     assert plan.with_bases([]).is_settled
     assert plan.with_bases([70]).base_steps == [300, 250, 70]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"base_steps": [0]},
+        {"base_steps": [True]},
+        {"base_steps": "ab"},
+        {"base_steps": [10**12]},
+        {"pass_steps": -1},
+        {"minutes": 0},
+        {"is_settled": None},
+    ],
+)
+def test_plan_that_cannot_be_is_refused(tmp_path, changes):
+    plan = Plan(10.0, pass_steps=100, num_pairs=7, base_steps=[300], is_settled=False)
+    (tmp_path / PLAN_NAME).write_text(json.dumps({**dataclasses.asdict(plan), **changes}))
+    with pytest.raises(RunFolderError, match="damaged"):
+        read_plan(tmp_path)
 
 
 @pytest.mark.parametrize("text", ['{"num_bases": 4, "passes": 3.0}', "[1]", "{", "\udcff"])

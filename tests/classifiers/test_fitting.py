@@ -357,6 +357,11 @@ def test_fit_is_repeated_from_its_folder(fitted, files, settings, tmp_path):
     with pytest.raises(DataError, match="run to repeat: valid"):
         fit_again(out, out=tmp_path / "other", valid=files["valid"])
     shutil.copytree(out, tmp_path / "copy")
+    plan = tmp_path / "copy" / "plan.json"
+    plan.write_text(plan.read_text().replace("true", "false"))
+    with pytest.raises(RunFolderError, match=r"plan\.json is damaged"):
+        fit_again(tmp_path / "copy", out=tmp_path / "other")
+    shutil.copy(out / "plan.json", plan)
     change_facts(tmp_path / "copy" / "run.json", status="training")
     with pytest.raises(RunFolderError, match="is no finished run of `regraft fit`"):
         fit_again(tmp_path / "copy", out=tmp_path / "other")

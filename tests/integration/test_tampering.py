@@ -15,7 +15,8 @@ from tampering import accept_files, change_facts
 from tiny_blends import blend_dir
 
 from regraft.classifiers.base import load_classifier
-from regraft.errors import RunFolderError
+from regraft.data.tokens.tokenizer import load_tokenizer
+from regraft.errors import DataError, RunFolderError
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,51 @@ def test_json_that_breaks_readers_is_refused_in_every_file(text, blend, tmp_path
         path.write_text(before)
 
 
-@pytest.mark.parametrize("changes", [{"width": 10**9}, {"num_layers": 10**6}])
+def test_file_that_run_json_does_not_list_is_refused(shared_classifier, blend, tmp_path):
+    for number, run_dir in enumerate((shared_classifier, blend)):
+        folder = shutil.copytree(run_dir, tmp_path / str(number))
+        # Loading reads it if it is there, and it changes which token is the unknown one.
+        (folder / "tokenizer_config.json").write_text('{"unk_token": "the"}')
+        with pytest.raises(RunFolderError, match=r"has no checksum of tokenizer_config\.json"):
+            load_classifier(folder)
+
+
+def test_tokenizer_of_a_run_is_read_as_it_was_written(shared_classifier, tmp_path):
+    folder = shutil.copytree(shared_classifier, tmp_path / "run")
+    load_tokenizer(folder)
+    path = folder / "tokenizer.json"
+    path.write_text(path.read_text().replace('"id": 0', '"id":  0'))
+    with pytest.raises(RunFolderError, match=r"tokenizer\.json is damaged"):
+        load_tokenizer(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda model: model["vocab"].update(a=0), "two tokens have one id"),
+        (lambda model: model.update(continuing_subword_prefix="../../etc"), "out of range"),
+    ],
+)
+def test_tokenizer_with_one_id_twice_or_that_makes_the_library_panic_is_refused(
+    change, problem, shared_classifier, tmp_path, capfd
+):
+    values = json.loads((shared_classifier / "tokenizer.json").read_text())
+    change(values["model"])
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(values))
+    with pytest.raises(DataError, match=rf"{path} is not a tokenizer: .*{problem}"):
+        load_tokenizer(path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"width": 10**9},
+        {"num_layers": 10**6},
+        {"feedforward_width": 10**9},
+        {"max_positions": 10**9},
+    ],
+)
 def test_model_larger_than_its_weights_is_refused_before_it_is_built(
     changes, shared_classifier, tmp_path
 ):

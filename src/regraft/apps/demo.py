@@ -8,7 +8,6 @@ ordinary files, so that a user can repeat any of them by hand.
 import csv
 import dataclasses
 import io
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -33,7 +32,7 @@ from regraft.data import (
 )
 from regraft.errors import ConfigError, CorpusError, RunFolderError
 from regraft.report import write_report
-from regraft.runtime import SILENT, Progress, tracked, write_json, write_text
+from regraft.runtime import SILENT, Progress, read_json, tracked, write_json, write_text
 from regraft.training import generate, pretrain, read_base_settings
 
 CORPUS = "imdb-25k"
@@ -327,7 +326,7 @@ def _begun(out: Path, *, resume: bool) -> str | None:
         return None
     if resume:
         try:
-            name = json.loads((out / _BEGUN_NAME).read_text(encoding="utf-8"))["demo"]
+            name = read_json(out / _BEGUN_NAME)["demo"]
         except (OSError, ValueError, KeyError, TypeError):
             name = None
         if name in (plan.name for plan in (REAL, SYNTHETIC, LAB)):

@@ -5,7 +5,6 @@ Knows time and steps, but no models.
 """
 
 import dataclasses
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from regraft.errors import ConfigError, RunFolderError
-from regraft.runtime import write_json
+from regraft.runtime import check_listed, read_json, write_json
+from regraft.training import PLAN_NAME
 
-PLAN_NAME = "plan.json"
 CLOCK_NAME = "clock.json"
 
 DEFAULT_MINUTES = 30.0
@@ -25,6 +24,8 @@ MOST_MINUTES = 525_600
 # Bases that differ in their seed alone: the more the better, each adding less.
 MOST_BASES = 16
 MOST_GIVEN_BASES = 100
+# Of one base, or of pairs: more is a damaged file.
+_MOST_STEPS = 10**9
 
 # A base sees a small text several times, until it has seen about so many tokens. Film reviews of
 # 4.7 million, one base, 200 / 500 / 2,000 labels: 85.6 / 86.4 / 87.6 % after one pass, 86.9 /
@@ -102,6 +103,17 @@ class Plan:
         return len(self.base_steps) if self.minutes is None else None
 
     @property
+    def is_possible(self) -> bool:
+        """Whether its numbers are such as are planned; a file may hold anything."""
+        counts = [self.pass_steps, self.num_pairs, *self.base_steps]
+        return (
+            all(type(count) is int and 0 < count <= _MOST_STEPS for count in counts)
+            and len(self.base_steps) <= MOST_GIVEN_BASES
+            and isinstance(self.is_settled, bool)
+            and (self.minutes is None or 0 < self.minutes <= MOST_MINUTES)
+        )
+
+    @property
     def passes(self) -> list[float]:
         """How often each base sees the text."""
         return [round(steps / self.pass_steps, 2) for steps in self.base_steps]
@@ -118,13 +130,17 @@ class Plan:
 
 def read_plan(run_dir: Path) -> Plan | None:
     """The plan that a recipe follows; None before there is one."""
+    check_listed(run_dir, [PLAN_NAME])
     values = _read(run_dir / PLAN_NAME)
     if values is None:
         return None
     try:
-        return Plan(**values)
-    except TypeError as error:
+        plan = Plan(**values)
+        if not plan.is_possible:
+            raise ValueError("its numbers cannot be")
+    except (TypeError, ValueError) as error:
         raise _damaged(run_dir / PLAN_NAME, error) from error
+    return plan
 
 
 @dataclass(frozen=True)
@@ -190,7 +206,10 @@ class Clock:
 
     def __init__(self, run_dir: Path) -> None:
         self._path = run_dir / CLOCK_NAME
-        self._before = float((_read(self._path) or {}).get("seconds", 0.0))
+        try:
+            self._before = float((_read(self._path) or {}).get("seconds", 0.0))
+        except (TypeError, ValueError) as error:
+            raise _damaged(self._path, error) from error
         self._began = time.perf_counter()
 
     @property
@@ -268,7 +287,7 @@ def measured_pace(times: Sequence[tuple[float, int]], *, waited: float, num_jobs
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path)
         if not isinstance(values, dict):
             raise TypeError("it holds no JSON object")
     except FileNotFoundError:

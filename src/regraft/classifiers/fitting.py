@@ -46,7 +46,7 @@ from regraft.data import (
     write_view,
 )
 from regraft.errors import ConfigError, DataError, RunFolderError
-from regraft.runtime import SILENT, Progress, num_processes
+from regraft.runtime import SILENT, Progress, check_files, num_processes
 from regraft.training import RunFolder, RunInfo, load_run, open_run, read_info, read_settings
 
 # Fewer labels cannot show which member is better.
@@ -120,6 +120,7 @@ def fit_again(
 
     `texts`, `train` and `valid` name files that have moved since.
     """
+    check_files(Path(like), read_info(Path(like)).files)
     before, plan = read_finished(RunFolder(Path(like))), read_plan(Path(like))
     if before is None or not before.files:
         raise RunFolderError(

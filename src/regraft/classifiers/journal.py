@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regraft.errors import ConfigError
-from regraft.runtime import disk_error, hold_lock, write_json
+from regraft.runtime import disk_error, hold_lock, read_json, write_json
 
 # Rows, rows that were cut, checksum; then a float64 for every row and label.
 _HEAD = struct.Struct("<QQI")
@@ -149,7 +149,7 @@ class Journal:
 
     def _check_same(self, about_path: Path) -> None:
         try:
-            before = json.loads(about_path.read_text(encoding="utf-8"))
+            before = read_json(about_path)
         except (OSError, ValueError):
             before = {}
         expected = json.loads(json.dumps(self._about))

@@ -5,7 +5,6 @@ Knows where files are, not what they mean; removed when the report is written.
 
 import contextlib
 import dataclasses
-import json
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from safetensors.numpy import load_file, save
 from regraft.comparison.plan import Cell, Setup
 from regraft.config import flat, settings_to_dict
 from regraft.errors import RunFolderError
-from regraft.runtime import disk_error, hold_lock, write_json, write_whole
+from regraft.runtime import disk_error, hold_lock, read_json, write_json, write_whole
 
 # Settings that do not change the weights of a run; the seed is part of the file names.
 _MAY_CHANGE = {"train.seed", "train.checkpoint_every", "train.keep_checkpoints"}
@@ -100,7 +99,7 @@ class ArmsFolder:
         runs = {}
         for path in sorted(self.path.glob("*/*-*.json")):
             try:
-                facts = json.loads(path.read_text(encoding="utf-8"))
+                facts = read_json(path)
                 cell = Cell(**facts.pop("cell"))
                 curve = tuple(facts.pop("valid_accuracy"))
                 run = TrainedCell(cell=cell, valid_accuracy=curve, **facts)
@@ -149,7 +148,7 @@ class ArmsFolder:
 
     def _read_setup(self) -> dict[str, Any]:
         try:
-            facts = json.loads(self.setup_path.read_text(encoding="utf-8"))
+            facts = read_json(self.setup_path)
         except (OSError, ValueError):
             facts = {}
         return facts if isinstance(facts, dict) else {}

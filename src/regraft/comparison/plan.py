@@ -5,7 +5,6 @@ A `Request` is complete and checked before any work is done; report.json stores 
 """
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from regraft.data import (
     labels_of,
 )
 from regraft.errors import ConfigError, DataError, RunFolderError
+from regraft.runtime import read_json
 from regraft.training import read_base_settings
 
 Grid = Literal["none", "small"]
@@ -214,10 +214,10 @@ def load_comparison(
     outcomes_path, outcomes = path.with_name(OUTCOMES_NAME), None
     read = path
     try:
-        comparison = Comparison.from_dict(_read_json(path))
+        comparison = Comparison.from_dict(read_json(path))
         if outcomes_path.exists():
             read = outcomes_path
-            outcomes = Outcomes.from_dict(_read_json(outcomes_path))
+            outcomes = Outcomes.from_dict(read_json(outcomes_path))
         return dataclasses.replace(comparison, outcomes=outcomes)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(
@@ -225,10 +225,6 @@ def load_comparison(
             "Expected a file written by `regraft compare`.",
             remedy=remedy,
         ) from error
-
-
-def _read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def read_request(like: Comparison, *, source: Path) -> Request:

@@ -7,7 +7,6 @@ run folder. The leak rule of `Seen` decides which examples count, for `compare` 
 import contextlib
 import dataclasses
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -32,7 +31,7 @@ from regraft.data import (
     split_examples,
 )
 from regraft.errors import DataError, RegraftError, RunFolderError
-from regraft.runtime import SILENT, Progress, file_sha256, hold_lock, write_json
+from regraft.runtime import SILENT, Progress, file_sha256, hold_lock, read_json, write_json
 from regraft.training import read_info, read_settings
 
 LEDGER_NAME = "openings.json"
@@ -233,7 +232,7 @@ def _record(
 
 def _read_ledger(path: Path) -> list[dict[str, Any]]:
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
+        entries = read_json(path)
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise ValueError("it is not a list of openings")
     except FileNotFoundError:

@@ -29,6 +29,7 @@ from regraft.runtime import (
     Progress,
     disk_error,
     file_sha256,
+    read_json,
     temporary_folder,
     write_json,
     write_whole,
@@ -124,7 +125,7 @@ def fetch(name: str, *, progress: Progress = SILENT) -> FetchedCorpus:
 def _cached(corpus: Corpus, corpus_dir: Path) -> FetchedCorpus | None:
     """The files of an earlier fetch, if they are complete and of this pinned archive."""
     try:
-        manifest = json.loads((corpus_dir / _MANIFEST).read_text(encoding="utf-8"))
+        manifest = read_json(corpus_dir / _MANIFEST)
         if (manifest["format"], manifest["sha256"]) != (_MANIFEST_FORMAT, corpus.sha256):
             return None
         files = {split: corpus_dir / f"{split}.jsonl" for split in manifest["files"]}

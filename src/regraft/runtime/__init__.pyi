@@ -36,11 +36,12 @@ from .hardware import (
 )
 from .interruption import Interruption, interruptible
 from .jobs import cluster_size, results
-from .json_reader import parse_json, read_json
+from .json_reader import MAX_JSON_BYTES, parse_json, read_json
 from .launch import is_first_process, launch_id, num_processes, num_restarts
 from .manifest import (
     check_checksum,
     check_files,
+    check_listed,
     check_signature,
     checksums,
     damage,
@@ -54,6 +55,7 @@ from .wording import counted, duration
 __all__ = [
     "FORMAT_VERSION",
     "GUESSED_FLOPS",
+    "MAX_JSON_BYTES",
     "SILENT",
     "Forecast",
     "Forecasting",
@@ -63,6 +65,7 @@ __all__ = [
     "check_checksum",
     "check_files",
     "check_format",
+    "check_listed",
     "check_signature",
     "check_training",
     "checksums",

@@ -17,6 +17,7 @@ from regraft.errors import ConfigError, DiskError, RunFolderError
 from regraft.runtime.files import FORMAT_VERSION, check_format, file_sha256, sha256, write_json
 from regraft.runtime.json_reader import read_json
 
+FACTS_NAME = "run.json"
 CHECKSUM = "checksum"
 SIGNATURE_NAME = "signature.json"
 _MIN_KEY_BYTES = 32
@@ -87,6 +88,23 @@ def check_files(folder: Path, files: Mapping[str, str]) -> None:
                 remedy="Check the path, restore the file, or train again.",
             )
         raise RunFolderError(f"{folder / name} {problem}.", remedy=_REMEDY)
+
+
+def check_listed(folder: Path, names: Iterable[str]) -> None:
+    """Refuse a folder with a run.json unless these of its files are as it lists them.
+
+    For who reads single files of it; a run that is not finished lists none.
+    """
+    path = folder / FACTS_NAME
+    if not path.is_file():
+        return
+    try:
+        values = read_json(path)
+        files = check_checksum(values, path=path).get("files", {})
+        listed = {name: files[name] for name in names if name in files}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise RunFolderError(f"{path} cannot be read: {error}.", remedy=_REMEDY) from error
+    check_files(folder, listed)
 
 
 def load_key(path: Path) -> bytes:

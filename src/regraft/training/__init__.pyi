@@ -41,6 +41,7 @@ from .pretraining import PretrainResult, pretrain
 from .run_folder import (
     BEFORE_RUN_JSON,
     MEMBERS_NAME,
+    PLAN_NAME,
     TEACHER_NAME,
     RunFolder,
     RunInfo,
@@ -60,6 +61,7 @@ __all__ = [
     "MASKED_SHARE",
     "MEAN",
     "MEMBERS_NAME",
+    "PLAN_NAME",
     "TEACHER_NAME",
     "TOKEN_LOSS",
     "BenchResult",

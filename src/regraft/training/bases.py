@@ -4,7 +4,6 @@ Pickled code is never run.
 """
 
 import dataclasses
-import json
 import os
 import re
 from pathlib import Path
@@ -27,6 +26,7 @@ from regraft.models import (
     load_foreign,
     sinusoidal_positions,
 )
+from regraft.runtime import read_json
 from regraft.training.loaded_run import LoadedRun, load_run
 from regraft.training.run_folder import (
     Kind,
@@ -86,7 +86,7 @@ def check_preset(path: Path) -> None:
         return
     read_settings(path)  # what is damaged is called that
     config_path = path / "config.json"
-    name = json.loads(config_path.read_text(encoding="utf-8")).get("preset")
+    name = read_json(config_path).get("preset")
     if name not in {**PRESETS, **FOREIGN_PRESET}:
         problem = "names no preset" if name is None else f"names the preset {name!r}"
         raise RunFolderError(

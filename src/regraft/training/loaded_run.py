@@ -22,6 +22,9 @@ from regraft.training.run_folder import (
     read_settings,
 )
 
+# Numbers in the tables that a model computes for itself: half a gigabyte.
+_MOST_COMPUTED = 1 << 27
+
 
 @dataclass(frozen=True)
 class LoadedRun:
@@ -74,6 +77,9 @@ def load_run(run_dir: Path, *, kind: Kind | None = None) -> LoadedRun:
     _check_vocabulary(run_dir, tensors=tensors, tokenizer=tokenizer, model=settings.model)
     _check_size(run_dir, tensors=tensors, model=settings.model)
     try:
+        with torch.device("meta"):
+            outline = _build(info, settings=settings, tokenizer=tokenizer)
+        _check_outline(outline, tensors)
         model = _build(info, settings=settings, tokenizer=tokenizer)
         model.load_state_dict(tensors)
     except (RuntimeError, MemoryError, OverflowError, ValueError, TypeError, KeyError) as error:
@@ -126,7 +132,7 @@ def _check_vocabulary(
 
 
 def _check_size(run_dir: Path, *, tensors: dict[str, torch.Tensor], model: ModelSettings) -> None:
-    """Refuse a model that is larger than its weights, before it is built."""
+    """Refuse a model of more layers than there are weights for, before its outline is built."""
     num_weights = sum(tensor.numel() for tensor in tensors.values())
     num_needed = model.width * (1 + model.num_layers * model.width)
     if model.architecture is None and num_needed > num_weights:
@@ -136,6 +142,17 @@ def _check_size(run_dir: Path, *, tensors: dict[str, torch.Tensor], model: Model
             "Weights and configuration must come from the same run.",
             remedy="Restore the folder or train again.",
         )
+
+
+def _check_outline(outline: Model, tensors: dict[str, torch.Tensor]) -> None:
+    """ValueError unless a model without memory has the shapes of the weights, and small tables."""
+    for name, part in outline.state_dict().items():
+        if name in tensors and tensors[name].shape != part.shape:
+            raise ValueError(f"{name} has the shape {tuple(part.shape)}")
+    # What is computed, not stored, such as a row for each position.
+    num_computed = sum(buffer.numel() for buffer in outline.buffers())
+    if num_computed > _MOST_COMPUTED + sum(tensor.numel() for tensor in tensors.values()):
+        raise ValueError(f"its tables have {num_computed:,} numbers")
 
 
 def _load_weights(path: Path) -> dict[str, torch.Tensor]:

@@ -251,9 +251,8 @@ class RunFolder:
 
     def _write_complete(self, info: RunInfo) -> None:
         """Mark the run complete, with the checksums of its files: the last file that is written."""
-        members = (self.run_dir / MEMBERS_NAME).rglob("*")
-        paths = [*(self.run_dir / name for name in (*BEFORE_RUN_JSON, WEIGHTS_NAME)), *members]
-        files = checksums(self.run_dir, (path for path in paths if path.name[0] != "."))
+        paths = [*_loaded_files(self.run_dir), self.run_dir / PLAN_NAME]
+        files = checksums(self.run_dir, paths)
         self._write_info(dataclasses.replace(info, status="complete", files=files))
 
     def _write_info(self, info: RunInfo) -> None:
@@ -302,6 +301,8 @@ def open_run(out: str | Path, *, resume: bool) -> Iterator[tuple[RunFolder, bool
 
 # Where a blend keeps its classifiers.
 MEMBERS_NAME = "members"
+# How long each base of a blend trained; read to repeat it.
+PLAN_NAME = "plan.json"
 _LOCK = "run.lock"
 # A worker process outlives a parent that was killed by a second or more.
 _LOCK_SECONDS = 5.0
@@ -341,12 +342,21 @@ def is_run_folder(path: Path) -> bool:
     )
 
 
+def _loaded_files(run_dir: Path) -> list[Path]:
+    """Those that loading reads if they are there, not hidden ones that are being written."""
+    names = (*BEFORE_RUN_JSON, WEIGHTS_NAME)
+    paths = [*(run_dir / name for name in names), *(run_dir / MEMBERS_NAME).rglob("*")]
+    return [path for path in paths if path.name[0] != "." and path.is_file()]
+
+
 def check_run_files(run_dir: Path, info: RunInfo, *, needed: Iterable[str]) -> None:
-    """Refuse a complete run unless all files that loading reads are there and unchanged."""
+    """Refuse a complete run unless all files that loading reads are there, listed and unchanged."""
     for name in needed:
         if not (run_dir / name).exists():
             raise incomplete(run_dir / name)
-        if not any(file == name or file.startswith(f"{name}/") for file in info.files):
+    for path in _loaded_files(run_dir):
+        name = path.relative_to(run_dir).as_posix()
+        if name not in info.files:
             raise RunFolderError(
                 f"{run_dir / 'run.json'} has no checksum of {name}.",
                 "It lists every file that loading reads.",

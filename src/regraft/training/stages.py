@@ -6,7 +6,6 @@ of one stage; what a run folder holds in the end is decided in pretraining.py.
 """
 
 import dataclasses
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +30,7 @@ from regraft.data import (
 )
 from regraft.errors import DataError
 from regraft.models import Model, Pooling
-from regraft.runtime import Progress, device, world, write_json
+from regraft.runtime import Progress, device, read_json, world, write_json
 from regraft.training.checkpoint import kept_steps
 from regraft.training.documents import documents, documents_and_language
 from regraft.training.loaded_run import write_tensors
@@ -587,4 +586,4 @@ def _keep(model: Model, path: Path, *, summary: StageSummary) -> None:
 
 
 def _read_summary(path: Path) -> StageSummary:
-    return StageSummary(**json.loads(_summary_path(path).read_text(encoding="utf-8")))
+    return StageSummary(**read_json(_summary_path(path)))

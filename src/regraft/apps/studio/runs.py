@@ -19,7 +19,7 @@ from regraft.comparison import REPORT_NAME, ArmsFolder, Comparison
 from regraft.config import FAMILIES, OBJECTIVES
 from regraft.errors import RegraftError
 from regraft.report import base_arm, percent
-from regraft.runtime import counted, sha256
+from regraft.runtime import counted, read_json, sha256
 from regraft.training import RunInfo, read_info
 
 METRICS_NAME, PAGE_NAME = "metrics.jsonl", "report.html"
@@ -216,7 +216,7 @@ def report(run_dir: Path) -> bytes:
 def read_config(run_dir: Path) -> dict[str, Any]:
     """The settings in config.json as they are; none where they cannot be read."""
     try:
-        values = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
+        values = read_json(run_dir / "config.json")
     except (OSError, ValueError):
         return {}  # what needs it will say so when the run is used
     return values if isinstance(values, dict) else {}
@@ -301,7 +301,7 @@ def _row(path: Path, *, name: str) -> RunRow:
 
 def _comparison_row(path: Path, *, run_id: str, name: str, more: dict[str, Any]) -> RunRow:
     try:
-        found = Comparison.from_dict(json.loads((path / REPORT_NAME).read_text(encoding="utf-8")))
+        found = Comparison.from_dict(read_json(path / REPORT_NAME))
         arm = next(arm for arm in found.arms if arm.name == base_arm(found))
         score = _share(f"test accuracy, {arm.name}", arm.deciding.mean)
         created, note = found.created, found.verdict

@@ -24,6 +24,8 @@ from regraft.runtime import (
     FORMAT_VERSION,
     check_format,
     fingerprint,
+    parse_json,
+    read_json,
     sha256,
     write_json,
     write_whole,
@@ -249,7 +251,7 @@ class StoreFolder:
         """store.json, if it is there, whole, and of a format this version knows."""
         path = self.dir / STORE_NAME
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = read_json(path)
             check_format(values, path=self.dir)
             return StoreInfo(**values)
         except OSError as error:
@@ -273,7 +275,7 @@ class StoreFolder:
             if not (numbers := re.fullmatch(r"part-(\d+)-of-(\d+)\.json", path.name)):
                 continue
             try:
-                end = TextEnd(**json.loads(path.read_text(encoding="utf-8")))
+                end = TextEnd(**read_json(path))
             except (ValueError, TypeError) as error:
                 raise DataError(
                     f"{path} is damaged: {error}.",
@@ -312,8 +314,8 @@ class StoreFolder:
         try:
             with path.open("rb") as file:
                 header_size = int.from_bytes(file.read(8), "little")
-                header = json.loads(file.read(min(header_size, os.path.getsize(path))))
-            facts = json.loads(header["__metadata__"]["regraft"])
+                header = parse_json(file.read(min(header_size, os.path.getsize(path))))
+            facts = parse_json(header["__metadata__"]["regraft"])
             start = 8 + header_size
             size = start + max(header[name]["data_offsets"][1] for name in ("ids", "offsets"))
             if size != os.path.getsize(path):

@@ -20,7 +20,15 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from regraft.data.tokens.lab import LAB_DICT_NAME, LAB_SPECIAL_TOKENS, SPACE, load_lab_tokenizer
 from regraft.errors import DataError, RunFolderError
-from regraft.runtime import fingerprint, parse_json, read_json, write_json, write_text
+from regraft.runtime import (
+    MAX_JSON_BYTES,
+    check_listed,
+    fingerprint,
+    parse_json,
+    read_json,
+    write_json,
+    write_text,
+)
 
 FILE_NAME = "tokenizer.json"
 ROLES_NAME = "tokenizer_config.json"
@@ -445,6 +453,7 @@ def _load(path: Path) -> Tokenizer:
     # Not Path.is_dir, which raises for a name too long.
     if os.path.isdir(path):
         if (path / FILE_NAME).is_file():
+            check_listed(path, (FILE_NAME, ROLES_NAME))
             return _load_json(path / FILE_NAME)
         if (path / LAB_DICT_NAME).is_file():
             return _load_lab(path / LAB_DICT_NAME)
@@ -463,7 +472,8 @@ def _load_lab(dict_path: Path) -> Tokenizer:
 
 
 def _load_json(path: Path) -> Tokenizer:
-    text = path.read_bytes().decode("utf-8", "replace")
+    with path.open("rb") as file:  # not more than parse_json takes: it may be endless
+        content = file.read(MAX_JSON_BYTES + 1)
     special_tokens: Mapping[str, Any] = {}
     roles_path = path.with_name(ROLES_NAME)
     if roles_path.is_file():
@@ -476,15 +486,25 @@ def _load_json(path: Path) -> Tokenizer:
                 "Expected a JSON object that names special tokens, such as pad_token.",
                 remedy="Restore the file, or remove it if the tokenizer was trained here.",
             ) from error
-    return parse_tokenizer(text, source=str(path), special_tokens=special_tokens)
+    return parse_tokenizer(content, source=str(path), special_tokens=special_tokens)
 
 
-def parse_tokenizer(text: str, *, source: str, special_tokens: Mapping[str, Any]) -> Tokenizer:
-    """A tokenizer from the text of its JSON and, if given, its Hugging Face configuration."""
+def parse_tokenizer(
+    content: str | bytes, *, source: str, special_tokens: Mapping[str, Any]
+) -> Tokenizer:
+    """A tokenizer from its JSON and, if given, its Hugging Face configuration."""
     try:
-        parse_json(text)
-        inner = tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # the library raises bare Exception for a wrong layout
+        parse_json(content)
+        inner = tokenizers.Tokenizer.from_str(
+            content if isinstance(content, str) else content.decode()
+        )
+        ids = inner.get_vocab(with_added_tokens=True).values()
+        if len({*ids}) < len(ids):
+            raise ValueError("two tokens have one id")
+    except BaseException as error:
+        # The library raises bare Exception for a wrong layout, or panics, which is not even one.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         raise DataError(
             f"{source} is not a tokenizer: {str(error)[:80]}.",
             "Expected the JSON layout of the `tokenizers` library.",
