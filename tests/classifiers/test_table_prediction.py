@@ -185,9 +185,9 @@ def test_parts_put_together_are_the_whole(
     for ending in (".csv", ".jsonl", ".tsv.gz"):
         predict_to_file(task, tmp_path / f"whole{ending}")
         parts = [tmp_path / f"part-{n}{ending}" for n in range(1, num_parts + 1)]
-        for _ in range(2):  # a part can be written again
-            for number, path in enumerate(parts, start=1):
-                predict_to_file(task, path, part=Part(number, num_parts))
+        for number, path in enumerate(parts, start=1):
+            predict_to_file(task, path, part=Part(number, num_parts))
+        predict_to_file(task, parts[0], part=Part(1, num_parts))  # a part can be written again
         contents = [path.read_bytes() for path in [tmp_path / f"whole{ending}", *parts]]
         if ending.endswith(".gz"):
             contents = [gzip.decompress(content) for content in contents]

@@ -5,6 +5,7 @@ may have several labels, N x C of 0 and 1: then every label has a regression of 
 examples, C classes, D features, V examples of valid.
 """
 
+import functools
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -426,10 +427,17 @@ def one_thread() -> AbstractContextManager[object]:
 
     Two busy cores, 1,600 reviews, 2026-11-15: all fits 25 s with two threads, 10 s with one.
     """
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
-    limits: AbstractContextManager[object] = threadpool_limits(1)
+    limits: AbstractContextManager[object] = _thread_pools().limit(limits=1)
     return limits
+
+
+@functools.cache
+def _thread_pools() -> Any:
+    """The libraries that compute in threads; to find them takes as long as a small regression."""
+    import sklearn.linear_model as _loaded  # noqa: F401 # what is not loaded is not found
+    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+    return ThreadpoolController()
 
 
 def _best(
