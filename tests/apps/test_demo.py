@@ -293,7 +293,7 @@ def test_offline_demo_resumes_with_synthetic_text(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match=r"of other reviews.*Omit --lab"):
         demo(out=out, lab=True, resume=True)
     with pytest.raises(KeyboardInterrupt):
-        demo(out=out, resume=True, progress=Recorder(interrupt_at=1))
+        demo(out=out, resume=True, progress=Recorder(interrupt_at=3))
     assert begun_with(out) == SYNTHETIC.name
 
 

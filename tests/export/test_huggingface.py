@@ -20,7 +20,7 @@ from regraft.data.tokens.tokenizer import Tokenizer
 from regraft.errors import DiskError, RegraftError
 from regraft.export.common import TOLERANCE, ExportResult
 from regraft.export.huggingface import export_huggingface
-from regraft.models.layers import places_in_document
+from regraft.models.masks import places_in_document
 from regraft.training.generation import generate
 from regraft.training.loaded_run import load_run
 

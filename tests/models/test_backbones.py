@@ -21,15 +21,12 @@ from regraft.models.layers import (
     Dropout,
     KeyValueCache,
     Sight,
-    attention_mask,
-    is_right_padded,
     mean_of_real,
-    places_in_document,
     rotary_positions,
     sinusoidal_positions,
-    square_mask,
     turned,
 )
+from regraft.models.masks import attention_mask, is_right_padded, places_in_document, square_mask
 
 VOCAB = 17
 FAMILIES = ["lab", "bert", "modern"]

@@ -17,13 +17,8 @@ from regraft.data.tokens.training import numbered_tokenizer
 from regraft.errors import ConfigError
 from regraft.models import inspection
 from regraft.models.heads import build_language_model
-from regraft.models.layers import (
-    INITIAL_DEVIATION,
-    attention_mask,
-    rotary_positions,
-    sinusoidal_positions,
-    square_mask,
-)
+from regraft.models.layers import INITIAL_DEVIATION, rotary_positions, sinusoidal_positions
+from regraft.models.masks import attention_mask, square_mask
 from regraft.report import attention_figures as explain
 from regraft.runtime.files import write_json
 from regraft.runtime.manifest import checksums, with_checksum

@@ -21,7 +21,8 @@ from regraft.config.presets import PRESETS
 from regraft.config.resolution import resolve
 from regraft.data.tokens.tokenizer import load_tokenizer
 from regraft.errors import ConfigError, RegraftError, RunFolderError
-from regraft.models.layers import sinusoidal_positions, square_mask
+from regraft.models.layers import sinusoidal_positions
+from regraft.models.masks import square_mask
 from regraft.training import bases
 from regraft.training.bases import import_lab_file, load_base, load_lab_file, read_base_settings
 from regraft.training.generation import generate

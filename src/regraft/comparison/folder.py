@@ -17,12 +17,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from regraft.comparison.plan import Cell, Setup
-from regraft.config import flat, settings_to_dict
+from regraft.config import settings_to_dict
 from regraft.errors import RunFolderError
 from regraft.runtime import disk_error, hold_lock, read_json, write_json, write_whole
-
-# Settings that do not change the weights of a run; the seed is part of the file names.
-_MAY_CHANGE = {"train.seed", "train.checkpoint_every", "train.keep_checkpoints"}
+from regraft.training import refuse_changes
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ class ArmsFolder:
         with self._locked():
             try:
                 if self.finished():
-                    refuse_changes(self.out_dir, before=self._read_setup(), now=facts)
+                    refuse_other_setup(self.out_dir, before=self._read_setup(), now=facts)
                 else:
                     self._discard_shared()
                 write_json(self.setup_path, facts)
@@ -175,25 +173,12 @@ def setup_facts(setup: Setup) -> dict[str, Any]:
     }
 
 
-def refuse_changes(out_dir: Path, *, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to continue with other settings or data than `before`, naming what changed."""
-    changed = []
-    for section in ("settings", "more"):
-        then, values = flat(before.get(section, {})), flat(now[section])
-        changed += [
-            f"{key} was {then.get(key)!r} and is {values.get(key)!r}"
-            for key in {**values, **then}
-            if key not in _MAY_CHANGE and then.get(key) != values.get(key)
-        ]
-    fingerprints = before.get("fingerprints", {})
-    changed += [
-        f"{name} has changed"
-        for name in {**now["fingerprints"], **fingerprints}
-        if fingerprints.get(name) != now["fingerprints"].get(name)
-    ]
-    if changed:
-        raise RunFolderError(
-            f"{out_dir} was started with other settings or data: {'; '.join(changed)}.",
-            "A resumed comparison must equal one that was never interrupted.",
-            remedy="Continue with the same settings and data, or choose another --out.",
-        )
+def refuse_other_setup(out_dir: Path, *, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to continue with other settings or data than `before`; the seed is in file names."""
+    then, wanted = ({**part.get("settings", {}), **part.get("more", {})} for part in (before, now))
+    refuse_changes(
+        out_dir,
+        settings=(then, wanted),
+        fingerprints=(before.get("fingerprints", {}), now["fingerprints"]),
+        may_change=["train.seed"],
+    )

@@ -18,7 +18,7 @@ from regraft.classifiers import load_splits, start_from_base
 from regraft.comparison.analysis import Evidence, Provenance, SeedRun, build_comparison, split
 from regraft.comparison.arms import parse_arms
 from regraft.comparison.caveats import setup_caveats
-from regraft.comparison.folder import ArmsFolder, TrainedCell, refuse_changes, setup_facts
+from regraft.comparison.folder import ArmsFolder, TrainedCell, refuse_other_setup, setup_facts
 from regraft.comparison.jobs import Stage, Workforce, answer_cells, plan_cells, train_cells
 from regraft.comparison.plan import (
     DEFAULT_FIT_MINUTES,
@@ -368,4 +368,4 @@ def _refuse_other(out_dir: Path, finished: Comparison, *, setup: Setup, request:
         "more": {name: before.get(name) for name in more},
         "fingerprints": {**learned, "test": before.get("test_file")},
     }
-    refuse_changes(out_dir, before=then, now=now)
+    refuse_other_setup(out_dir, before=then, now=now)

@@ -36,19 +36,10 @@ from .inspection import (
     sinusoids,
     unlearned_positions,
 )
-from .layers import (
-    ROTARY_BASE,
-    Attention,
-    KeyValueCache,
-    Sight,
-    attention_mask,
-    is_right_padded,
-    places_in_document,
-    sinusoidal_positions,
-    square_mask,
-)
+from .layers import ROTARY_BASE, Attention, KeyValueCache, Sight, sinusoidal_positions
 from .lowrank import add_adapters, merge_adapters
 from .lstm_cnn import BASELINE_LEARNING_RATE, BASELINES, build_baseline
+from .masks import attention_mask, is_right_padded, places_in_document, square_mask
 from .parameter_count import (
     SYMBOLS,
     FamilyCount,

@@ -25,14 +25,16 @@ from regraft.models.layers import (
     PreNormBlock,
     Sight,
     Transform,
-    attention_mask,
-    is_one_document,
-    is_right_padded,
     mean_of_real,
-    places_in_document,
     rotary_positions,
     sinusoidal_positions,
     start_small,
+)
+from regraft.models.masks import (
+    attention_mask,
+    is_one_document,
+    is_right_padded,
+    places_in_document,
 )
 from regraft.models.parameter_count import COUNTS, FamilyCount
 

@@ -19,7 +19,8 @@ from regraft.data import Tokenizer, parse_tokenizer
 from regraft.errors import ConfigError, RunFolderError
 from regraft.models.backbones import Backbone, register_family
 from regraft.models.huggingface_folder import CONFIG_NAME, read_config
-from regraft.models.layers import KeyValueCache, is_right_padded
+from regraft.models.layers import KeyValueCache
+from regraft.models.masks import is_right_padded
 from regraft.runtime import optional
 
 # What configurations call the fields of ModelSettings. The first name present is read; a dropout is

@@ -71,7 +71,7 @@ def mask_of(length: int, *, is_causal: bool, num_padding: int = 0, num_documents
     """The mask of a row that ends in padding and holds some documents, isolated from each other."""
     import torch
 
-    from regraft.models.layers import attention_mask, places_in_document
+    from regraft.models.masks import attention_mask, places_in_document
 
     num_real = length - num_padding
     if num_documents > num_real:

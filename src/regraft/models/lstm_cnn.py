@@ -12,7 +12,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from regraft.config import ModelSettings
 from regraft.models.backbones import Backbone
 from regraft.models.heads import ClassifierHead, Model
-from regraft.models.layers import Dropout, KeyValueCache, is_right_padded
+from regraft.models.layers import Dropout, KeyValueCache
+from regraft.models.masks import is_right_padded
 
 # Kim 2014: vectors of 300, windows of 3, 4 and 5 tokens with 100 maps each, dropout 0.5. The LSTM
 # is as wide: 150 in each direction.

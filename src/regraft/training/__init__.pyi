@@ -51,6 +51,7 @@ from .run_folder import (
     read_info,
     read_metrics,
     read_settings,
+    refuse_changes,
 )
 from .run_inspection import attention_of, learned_positions
 
@@ -112,6 +113,7 @@ __all__ = [
     "read_metrics",
     "read_on",
     "read_settings",
+    "refuse_changes",
     "register_objective",
     "steps",
     "steps_per_epoch",

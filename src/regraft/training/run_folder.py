@@ -10,7 +10,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -259,24 +259,38 @@ class RunFolder:
         write_json(self.run_dir / "run.json", with_checksum(dataclasses.asdict(info)))
 
     def _refuse_changes(self, there: RunInfo, *, info: RunInfo, settings: Settings) -> None:
-        before = flat(_read_json(self.run_dir / "config.json"))
-        now = flat(settings_to_dict(settings))
-        changed = [
-            f"{key} was {before.get(key)!r} and is {value!r}"
-            for key, value in now.items()
-            if before.get(key) != value and key not in _MAY_CHANGE
-        ]
-        changed += [
-            f"{name} has changed"
-            for name, value in info.fingerprints.items()
-            if there.fingerprints.get(name) != value
-        ]
-        if changed:
-            raise RunFolderError(
-                f"{self.run_dir} was started with other settings or data: {'; '.join(changed)}.",
-                "A resumed run must equal one that was never interrupted.",
-                remedy="Resume with the same settings and data, or choose another --out.",
-            )
+        now, known = settings_to_dict(settings), there.fingerprints
+        refuse_changes(
+            self.run_dir,
+            settings=(_read_json(self.run_dir / "config.json"), now),
+            fingerprints=({name: known.get(name) for name in info.fingerprints}, info.fingerprints),
+        )
+
+
+def refuse_changes(
+    folder: Path,
+    *,
+    settings: tuple[Mapping[str, Any], Mapping[str, Any]],
+    fingerprints: tuple[Mapping[str, Any], Mapping[str, Any]],
+    may_change: Collection[str] = (),
+) -> None:
+    """Refuse to resume with other settings or data, naming what changed; each is (before, now)."""
+    before, now = map(flat, settings)
+    changed = [
+        f"{key} was {before.get(key)!r} and is {now.get(key)!r}"
+        for key in {**now, **before}
+        if before.get(key) != now.get(key) and key not in {*_MAY_CHANGE, *may_change}
+    ]
+    known, found = fingerprints
+    changed += [
+        f"{name} has changed" for name in {**found, **known} if found.get(name) != known.get(name)
+    ]
+    if changed:
+        raise RunFolderError(
+            f"{folder} was started with other settings or data: {'; '.join(changed)}.",
+            "A resumed run must equal one that was never interrupted.",
+            remedy="Continue with the same settings and data, or choose another --out.",
+        )
 
 
 @contextlib.contextmanager
