@@ -3,12 +3,9 @@
 Biases and gains are random, too: with zeros and ones a wrong place for them would not show.
 """
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jaxtyping
 import torch
 from conftest import make_examples
 
@@ -105,13 +102,3 @@ def write_run(
     info = folder.start(info, settings=settings, tokenizer=tokenizer, resume=False)
     folder.finish(info, model=model)
     return run_dir
-
-
-@contextlib.contextmanager
-def unchecked() -> Iterator[None]:
-    """Without shape checks: a tracer's sizes are symbols, which a type checker takes for no int."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    try:
-        yield
-    finally:
-        jaxtyping.config.update("jaxtyping_disable", False)

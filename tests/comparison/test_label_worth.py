@@ -5,6 +5,7 @@ import pytest
 from comparisons import info
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shapes import unchecked
 from simulated_arms import simulated_arms
 from sklearn.isotonic import IsotonicRegression
 
@@ -171,6 +172,7 @@ def test_one_run_of_all_labels_is_no_single_run_of_a_curve():
 
 
 @pytest.mark.parametrize("luck_points", [0.0, 3.0])
+@unchecked()
 def test_worth_is_seldom_found_where_there_is_none(luck_points: float):
     found = 0
     for number in range(300):

@@ -9,7 +9,8 @@ import pytest
 import torch
 from conftest import make_examples
 from export.test_onnx_graph import random_batches, scores_of
-from random_runs import LABELS, tiny_tokenizer, unchecked, write_run
+from random_runs import LABELS, tiny_tokenizer, write_run
+from shapes import unchecked
 
 from regraft.classifiers.estimator import TextClassifier
 from regraft.errors import ConfigError, DataError

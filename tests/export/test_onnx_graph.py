@@ -5,7 +5,8 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
-from random_runs import BAG_SHAPE, SHAPE, random_model, unchecked
+from random_runs import BAG_SHAPE, SHAPE, random_model
+from shapes import unchecked
 
 from regraft.config.resolution import resolve
 from regraft.export.common import TOLERANCE

@@ -12,8 +12,9 @@ import pytest
 import torch
 from commands import Stopping, assert_names, refusal, run
 from conftest import TINY, Recorder, make_examples
-from random_runs import LABELS, THRESHOLDS, unchecked, write_run
+from random_runs import LABELS, THRESHOLDS, write_run
 from safetensors.torch import load_file
+from shapes import unchecked
 from sklearn.metrics import f1_score
 from tampering import change_facts
 

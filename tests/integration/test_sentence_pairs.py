@@ -11,8 +11,9 @@ import pytest
 import torch
 from commands import Stopping, assert_names, refusal, run
 from conftest import TINY, make_examples
-from random_runs import unchecked, write_run
+from random_runs import write_run
 from safetensors.torch import load_file
+from shapes import unchecked
 
 from regraft.classifiers.estimator import PAIR_COLUMN, TextClassifier
 from regraft.classifiers.finetuning import finetune

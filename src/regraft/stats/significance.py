@@ -203,18 +203,6 @@ def mcnemar_test(correct_a_N: Bool[np.ndarray, " N"], correct_b_N: Bool[np.ndarr
     return min(1.0, 2 * float(bdtr(min(only_a, only_b), only_a + only_b, 0.5)))
 
 
-def holm(p_values: Sequence[float]) -> tuple[float, ...]:
-    """The p-values adjusted for multiple tests (Holm 1979), in their order.
-
-    The probability that any true null hypothesis is rejected at 5 % is then at most 5 %.
-    """
-    order = np.argsort(p_values, kind="stable")
-    steps = np.asarray(p_values)[order] * np.arange(len(p_values), 0, -1)
-    adjusted = np.empty(len(p_values))
-    adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
-    return tuple(adjusted.tolist())
-
-
 def holm_factors(p_values: Sequence[float]) -> tuple[int, ...]:
     """The factor by which Holm's method multiplies each p before comparing it with 5 %.
 

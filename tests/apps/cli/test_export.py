@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from conftest import make_examples, make_records
-from random_runs import unchecked, write_run
+from random_runs import write_run
+from shapes import unchecked
 from typer.testing import CliRunner, Result
 
 from regraft.apps.cli import app

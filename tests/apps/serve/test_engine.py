@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_examples
-from random_runs import LABELS, unchecked, write_run
+from random_runs import LABELS, write_run
 from safetensors.torch import save_file
+from shapes import unchecked
 from tampering import accept_files, change_facts
 from tiny_blends import blend_dir
 
