@@ -81,7 +81,7 @@ class BaseJob:
     settings: Settings
 
     def run(self, *, progress: Progress = SILENT) -> Path:
-        """Make it, and say where it lies."""
+        """Make it, and return its folder."""
         pretrain(
             [self.store_dir], out=self.out, settings=self.settings, resume=True, progress=progress
         )
@@ -208,7 +208,7 @@ def num_processes() -> int:
 
 
 def side_by_side(jobs: Sequence[BaseJob]) -> Iterator[Path]:
-    """Make bases, one per core; where each lies, in the order in which they end."""
+    """Make bases, one per core; their folders, in the order in which they end."""
     return results(
         jobs,
         num_jobs=num_processes(),

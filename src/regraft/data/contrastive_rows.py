@@ -27,7 +27,7 @@ def num_divisible(store: TokenStore) -> int:
 
 
 def are_alike(store: TokenStore) -> bool:
-    """Is every document that can be halved the same one? Then no half tells whose it is."""
+    """Is every document that can be halved the same one? Then halves cannot be matched."""
     documents = np.flatnonzero(np.diff(store.offsets) - 2 >= SHORTEST)
     if len(np.unique(np.diff(store.offsets)[documents])) > 1:
         return False
@@ -127,7 +127,7 @@ def _groups(
 ) -> list[NDArray[np.int64]]:
     """Documents in random order, dealt into groups of like lengths.
 
-    There is less padding, and length does not tell whose half it is.
+    There is less padding, and length does not give a half away.
     """
     bucket_size = group_size * _BUCKET
     for start in range(0, len(order), bucket_size):

@@ -153,8 +153,8 @@ class PairRows:
     ) -> NDArray[np.int64]:
         """Tokens of another document that begin and end as the right ones, and are hardly shorter.
 
-        Nothing but what they say must tell the wrong ones: where they were cut anywhere, length,
-        beginning and end gave away 80 to 93 % of French pairs (2026-11-16).
+        Only their content may reveal the wrong ones: where they were cut anywhere, length,
+        beginning and end revealed 80 to 93 % of French pairs (2026-11-16).
         """
         best = like[:0]
         for _ in range(_TRIES):
@@ -195,7 +195,7 @@ class PairRows:
 
 @dataclass(frozen=True)
 class _Parts:
-    """Parts of documents, in order: the document of each, and where in the store it lies.
+    """Parts of documents, in order: the document of each, and its place in the store.
 
     `before` says for each document how many parts come before its first, and at last how many
     there are.

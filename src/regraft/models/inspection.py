@@ -128,7 +128,7 @@ def rotary_products(length: int, *, width: int, num_vectors: int = 200) -> Float
 
 
 def unlearned_positions(length: int, *, width: int) -> Float[np.ndarray, "T D"]:
-    """What a bert backbone starts with: random numbers that tell no position from another."""
+    """What a bert backbone starts with: random numbers, which say nothing of positions."""
     import torch
 
     from regraft.models.layers import INITIAL_DEVIATION

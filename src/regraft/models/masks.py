@@ -1,4 +1,4 @@
-"""Masks: which positions of a batch may look at which, and where in its document each stands."""
+"""Masks: which positions of a batch may look at which, and the place of each in its document."""
 
 import torch
 from jaxtyping import Bool, Int
@@ -41,7 +41,7 @@ def attention_mask(
 def places_in_document(
     real_BT: Bool[Tensor, "B T"], *, segments_BT: Int[Tensor, "B T"] | None = None
 ) -> Int[Tensor, "B T"]:
-    """0 at the first real token of each document, wherever in the row it stands; then 1, 2, ..."""
+    """0 at the first real token of each document, wherever in the row it is; then 1, 2, ..."""
     places_BT = (real_BT.cumsum(dim=1) - 1).clamp(min=0)
     if segments_BT is None:
         return places_BT

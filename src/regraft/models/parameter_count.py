@@ -304,11 +304,11 @@ class FamilyCount:
         return ()
 
     def transform_terms(self, d: int) -> tuple[Term, ...]:
-        """What stands between the backbone and tied scores."""
+        """What is between the backbone and tied scores."""
         return (*linear_terms("transform", d), Term("transform norm (gain, offset)", "2 d", 2 * d))
 
     def between(self, pooling: Pooling) -> Literal["pooler", "transform"] | None:
-        """What stands between the pooled vector and the scores of a classifier."""
+        """What is between the pooled vector and the scores of a classifier."""
         return "pooler" if pooling == "first" else None
 
     def layer_flops(

@@ -129,7 +129,7 @@ def load_lab_file(
 ) -> LoadedRun:
     """A lab checkpoint as a run of the lab family; its tensors give the shape.
 
-    They do not tell the number of heads: without one, it is the lab's. A head over the vocabulary
+    They do not record the number of heads: without one, it is the lab's. A head over the vocabulary
     makes a language model, another a classifier of as many classes; without one it is a base.
     """
     found = _read_lab_tensors(path)

@@ -45,7 +45,7 @@ def documents_and_language(
             is_causal = moment.chance(stream="which objective") < causal_share
         ids_BT = batch.ids_BT
         if is_causal:
-            assert batch.next_BT is not None, "the rows tell the next token"
+            assert batch.next_BT is not None, "the rows name the next token"
             targets_BT, targets_share = batch.next_BT, 1.0
         else:
             assert corruption is not None, "only a causal objective hides nothing"

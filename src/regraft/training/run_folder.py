@@ -1,4 +1,4 @@
-"""The run folder: what lies in it, its format version, and how it is written and read.
+"""The run folder: its files, its format version, and how they are written and read.
 
 Its files are always whole. Only safetensors and JSON are written, by the first process alone. Knows
 nothing of training, and needs no torch: networks are loaded by loaded_run.py.

@@ -104,7 +104,7 @@ class RunsFolder:
         return [one for row in _in_order(wholes) for one in (row, *parts.get(row.id, ()))]
 
     def path(self, run_id: str) -> Path:
-        """Where a run lies that was listed before; 404 for any other id, and for one that went."""
+        """The folder of a run that was listed before; 404 for any other id, and for one removed."""
         if run_id not in self._paths:
             self.rows()
         path = self._paths.get(run_id)
@@ -192,7 +192,7 @@ def curve(run_dir: Path, *, cursor: str = "") -> dict[str, Any]:
 
 
 def page_path(run_dir: Path) -> Path:
-    """Where the report of a comparison lies, or that of `regraft fit`, in a folder of its own."""
+    """The folder of the report of a comparison, or of `regraft fit`."""
     own = run_dir / "report" / PAGE_NAME
     return own if own.exists() else run_dir / PAGE_NAME
 
@@ -268,7 +268,7 @@ def _row(path: Path, *, name: str) -> RunRow:
     try:
         info, config = read_info(path), read_config(path)
     except RegraftError as error:
-        # Where the folder lies is the command line's business, not the page's.
+        # The place of the folder is the command line's business, not the page's.
         note = error.problem.replace(str(path), shown)
         return RunRow(run_id, shown, "damaged", "damaged", "", note=note, **more)
     family = str(config.get("model", {}).get("family", ""))

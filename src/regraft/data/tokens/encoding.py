@@ -52,7 +52,7 @@ def id_type(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
 
 
 class Encoder:
-    """A tokenizer that remembers words: what stands between two cuts is encoded once.
+    """A tokenizer that remembers words: what is between two cuts is encoded once.
 
     A cut is made before every space and newline. The tokenizer splits there, too, unless the cut
     falls into blank space that goes on behind it: such pieces are glued together again.
