@@ -126,9 +126,7 @@ def with_intercepts(
 
 
 def by_class(
-    rows_RO: Float[np.ndarray, "R O"],
-    regression: "Regression",
-    num_classes: int,
+    rows_RO: Float[np.ndarray, "R O"], regression: "Regression", num_classes: int
 ) -> Float[np.ndarray, "O C"]:
     """One column per label; a regression has one row for two classes, none for unknown ones."""
     if len(rows_RO) < len(regression.classes_):

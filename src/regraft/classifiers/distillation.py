@@ -23,12 +23,7 @@ from regraft.classifiers.finetuning import Start, finetune_rows, start_from_base
 from regraft.classifiers.neural import NeuralClassifier
 from regraft.classifiers.scoring import Evaluation, score_classifier
 from regraft.classifiers.self_training import unlabelled_texts
-from regraft.config import (
-    Settings,
-    check_task,
-    replace,
-    resolve,
-)
+from regraft.config import Settings, check_task, replace, resolve
 from regraft.data import ExampleRows, load_examples
 from regraft.errors import ConfigError, DataError
 from regraft.runtime import SILENT, Progress, duration, fingerprint, write_whole

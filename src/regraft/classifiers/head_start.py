@@ -37,9 +37,7 @@ def start_from_regression(model: Model, rows: ExampleRows, *, seed: int) -> Tune
     return tuned
 
 
-def _as_linear(
-    tuned: TunedRegression,
-) -> tuple[Float[np.ndarray, "C D"], Float[np.ndarray, " C"]]:
+def _as_linear(tuned: TunedRegression) -> tuple[Float[np.ndarray, "C D"], Float[np.ndarray, " C"]]:
     """Weights and biases whose softmax is the regression."""
     coefficients, intercepts = tuned.fitted.coef_, tuned.fitted.intercept_
     if len(tuned.fitted.classes_) == 2:

@@ -59,11 +59,7 @@ class FusedAttention(nn.Module):
         self.inner = inner
 
     def forward(
-        self,
-        x_BTD: Float[Tensor, "B T D"],
-        *,
-        sight: Sight,
-        cache: KeyValueCache | None = None,
+        self, x_BTD: Float[Tensor, "B T D"], *, sight: Sight, cache: KeyValueCache | None = None
     ) -> Float[Tensor, "B T D"]:
         assert cache is None, "a graph reads whole texts"
         num_heads = self.inner.num_heads

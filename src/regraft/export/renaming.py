@@ -113,10 +113,7 @@ def without_bias(
 
 def bert_tensors(backbone: Backbone, name: str) -> Tensors:
     """A bert backbone; `name` is bert or electra."""
-    return {
-        **bert_embedding_tensors(backbone, name),
-        **bert_block_tensors(backbone.blocks, name),
-    }
+    return {**bert_embedding_tensors(backbone, name), **bert_block_tensors(backbone.blocks, name)}
 
 
 def bert_embedding_tensors(backbone: Backbone, name: str) -> Tensors:

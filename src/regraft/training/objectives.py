@@ -115,10 +115,7 @@ def paired(corruption: Corruption, sampler: TokenSampler | None = None) -> Objec
         losses_B = F.cross_entropy(scores_B2, batch.targets, reduction="none")
         num_hidden_B = (targets_BT != IGNORED).sum(dim=1)
         num_right = (scores_B2.argmax(dim=1) == batch.targets).sum()
-        readings = {
-            **tokens.readings,
-            "pair_accuracy": Reading(num_right, len(batch.targets)),
-        }
+        readings = {**tokens.readings, "pair_accuracy": Reading(num_right, len(batch.targets))}
         return LossSum(tokens.total + (num_hidden_B * losses_B).sum(), tokens.count, readings)
 
     return objective

@@ -47,12 +47,7 @@ def build_bag(width: int, *, vocab_size: int, seed: int) -> Model:
 
 
 def start_as_bags(
-    model: Model,
-    paths: Sequence[Path],
-    *,
-    store: TokenStore,
-    pooling: Pooling,
-    seed: int,
+    model: Model, paths: Sequence[Path], *, store: TokenStore, pooling: Pooling, seed: int
 ) -> None:
     """Until its layers are trained, let the model read a text as these bags do.
 

@@ -97,8 +97,7 @@ def load_engine(run_dir: Path, *, runtime: Runtime = "auto", progress: Progress 
         note = f"onnxruntime is not used: a classifier of kind {original.kind} has no ONNX graph."
     if run_fingerprint(run_dir) != before:
         raise RunFolderError(
-            f"{run_dir} was rewritten while it was read.",
-            remedy="Wait until it is complete.",
+            f"{run_dir} was rewritten while it was read.", remedy="Wait until it is complete."
         )
     return Engine(
         model=f"{run_dir.name}@{before[:12]}",

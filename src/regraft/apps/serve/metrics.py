@@ -24,10 +24,7 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
-            "regraft_requests",
-            "Requests answered.",
-            ["route", "status"],
-            registry=self._registry,
+            "regraft_requests", "Requests answered.", ["route", "status"], registry=self._registry
         )
         self._seconds = Histogram(
             "regraft_request_seconds",
