@@ -37,8 +37,8 @@ from regraft.classifiers import (
     unit_length,
 )
 from regraft.classifiers.fit_bases import BaseJob, side_by_side
+from regraft.classifiers.fit_members import LATENT_TEXTS
 from regraft.classifiers.fit_plan import wanted_passes
-from regraft.classifiers.fitting import LATENT_TEXTS
 from regraft.classifiers.weights import choose_weights
 from regraft.config import Settings, replace, resolve
 from regraft.data import (

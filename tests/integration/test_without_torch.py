@@ -3,12 +3,14 @@
 import csv
 import dataclasses
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from servers import served
+from tampering import accept_files, change_facts
 from tiny_blends import light_blend
 
 from regraft.classifiers.base import load_classifier
@@ -118,6 +120,16 @@ def test_run_folder_with_a_network_names_the_extra(run_dir, tmp_path):
     result = regraft("predict", tmp_path, "new.csv", "--quiet")
     assert result.returncode == 2
     assert f"The classifier of kind classifier in {tmp_path} needs torch" in result.stderr
+    assert "pip install '.[train]'" in result.stderr
+
+
+def test_run_with_an_encoder_names_the_extra(run_dir, tmp_path):
+    blend = shutil.copytree(run_dir, tmp_path / "run")
+    change_facts(blend / "members" / "latent" / "member.json", kind="embedding")
+    accept_files(blend)
+    result = regraft("predict", blend, "new.csv", "--quiet")
+    assert result.returncode == 2
+    assert "The classifier of kind embedding in " in result.stderr
     assert "pip install '.[train]'" in result.stderr
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import Recorder
-from models.test_huggingface import foreign_settings, make_folder
+from foreign_models import make_folder
+from models.test_huggingface import foreign_settings
 from safetensors.torch import load_file
 
 from regraft.classifiers.finetuning import finetune

@@ -15,8 +15,10 @@ from .epochs import EpochRecord, kept_epoch
 from .estimator import TextClassifier
 from .explanation import (
     NUM_LEVELS,
+    ClassWords,
     Explanation,
     StrongWord,
+    class_words_to_html,
     explanation_css,
     explanation_to_html,
     harmless,
@@ -44,6 +46,7 @@ from .neural import NeuralClassifier
 from .scoring import Evaluation, LabelScore, SetEvaluation, evaluate, evaluation, score_classifier
 from .self_training import self_train
 from .storage import Stored, load_member, save_member
+from .table_explanation import TableExplanation, WordTotals, explain_table
 from .table_prediction import TablePrediction, TableTask, predict_to_file, predict_to_stream
 from .tfidf import (
     LatentModel,
@@ -63,6 +66,7 @@ __all__ = [
     "STUDENT_PRESET",
     "BaseSpace",
     "Blend",
+    "ClassWords",
     "Classifier",
     "DistillResult",
     "EmbeddingModel",
@@ -88,19 +92,23 @@ __all__ = [
     "Start",
     "Stored",
     "StrongWord",
+    "TableExplanation",
     "TablePrediction",
     "TableTask",
     "TextClassifier",
     "TunedRegression",
     "Update",
+    "WordTotals",
     "baselines_dir",
     "blended",
     "check_share",
+    "class_words_to_html",
     "classifier_kinds",
     "distill",
     "document_vectors",
     "evaluate",
     "evaluation",
+    "explain_table",
     "explanation_css",
     "explanation_to_html",
     "finetune",

@@ -3,6 +3,7 @@
 Long texts are read in windows. Nothing is pre-trained here.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,10 +21,13 @@ from regraft.classifiers.logistic import (
     rebuilt_regression,
     unit_length,
 )
-from regraft.classifiers.storage import Stored, load_member, rebuilding
+from regraft.classifiers.storage import FACTS_NAME, Stored, load_member, rebuilding, save_member
 from regraft.data import Tokenizer, WindowRows
-from regraft.runtime import SILENT, Progress
+from regraft.models import Model, NoHead
+from regraft.runtime import SILENT, Progress, sha256
 from regraft.training import LoadedRun, RunFolder, load_run, pooled_vectors
+
+_VECTORS_KIND = "vectors"
 
 
 def text_windows(texts: Sequence[str], *, tokenizer: Tokenizer, max_length: int) -> WindowRows:
@@ -82,6 +86,39 @@ class BaseSpace:
         return document_vectors(self.bases, texts, progress=progress)
 
 
+@dataclass(frozen=True)
+class KeptVectors:
+    """A space whose vectors are kept in a folder: each text is read once, whoever asks again.
+
+    A resumed `fit` asks again, and so does `fit --update`.
+    """
+
+    space: BaseSpace
+    folder: Path
+
+    def vectors(
+        self, texts: Sequence[str], *, progress: Progress = SILENT
+    ) -> Float[np.ndarray, "N D"]:
+        """One vector of length 1 per text."""
+        which = "".join(base.fingerprint for base in self.space.bases)
+        keys = [sha256([which.encode(), text.encode("utf-8", "surrogatepass")]) for text in texts]
+        kept = self._read()
+        new = {key: text for key, text in zip(keys, texts, strict=True) if key not in kept}
+        if new:
+            vectors_ND = self.space.vectors(list(new.values()), progress=progress)
+            kept |= dict(zip(new, vectors_ND, strict=True))
+            stored = Stored({"keys": list(kept)}, {"vectors": np.stack(list(kept.values()))})
+            save_member(self.folder, stored, kind=_VECTORS_KIND)
+        return np.stack([kept[key] for key in keys])
+
+    def _read(self) -> dict[str, NDArray[np.float32]]:
+        if not (self.folder / FACTS_NAME).exists():
+            return {}
+        stored = load_member(self.folder, kind=_VECTORS_KIND)
+        with rebuilding(self.folder, kind=_VECTORS_KIND):
+            return dict(zip(stored.facts["keys"], stored.arrays["vectors"], strict=True))
+
+
 @register_classifier("embedding")
 @dataclass(frozen=True)
 class EmbeddingModel(RegressionModel):
@@ -104,18 +141,16 @@ class EmbeddingModel(RegressionModel):
         return unit_length(self.space.vectors(texts, progress=progress))
 
     def features_stored(self) -> Stored:
-        """The number of bases; they are saved in run folders of their own."""
+        """The number of bases; each is saved as a run folder."""
         return Stored(facts={"num_bases": len(self.space.bases)}, arrays={})
 
     def save(self, run_dir: Path) -> None:
-        """Write the regression, and the bases that are not in their place already."""
+        """Write the regression, and the bases without their heads."""
         for number, base in enumerate(self.space.bases):
-            folder = RunFolder(base_dir(_owner(run_dir), number))
-            if not folder.exists:
-                folder.start(
-                    base.info, settings=base.settings, tokenizer=base.tokenizer, resume=False
-                )
-                folder.finish(base.info, model=base.model)
+            folder = RunFolder(base_dir(run_dir, number))
+            info = dataclasses.replace(base.info, kind="base", status="training")
+            info = folder.start(info, settings=base.settings, tokenizer=base.tokenizer, resume=True)
+            folder.finish(info, model=Model(base.model.backbone, NoHead()))
         super().save(run_dir)
 
     @classmethod
@@ -124,7 +159,7 @@ class EmbeddingModel(RegressionModel):
         stored = load_member(run_dir, kind=cls.kind)
         with rebuilding(run_dir, kind=cls.kind):
             numbers = range(int(stored.facts["num_bases"]))
-        bases = [load_run(base_dir(_owner(run_dir), number)) for number in numbers]
+        bases = [load_run(base_dir(run_dir, number), kind="base") for number in numbers]
         with rebuilding(run_dir, kind=cls.kind):
             width = sum(base.settings.model.width for base in bases)
             return cls(rebuilt_regression(stored, num_features=width), BaseSpace(bases))
@@ -138,8 +173,3 @@ def bases_dir(run_dir: Path) -> Path:
 def base_dir(run_dir: Path, number: int) -> Path:
     """The run folder of one base."""
     return bases_dir(run_dir) / str(number)
-
-
-def _owner(run_dir: Path) -> Path:
-    """The folder with the bases: a member of a blend leaves them in the folder of the blend."""
-    return run_dir.parent.parent if run_dir.parent.name == "members" else run_dir

@@ -36,7 +36,7 @@ from regraft.data import (
 )
 from regraft.errors import ConfigError, DataError
 from regraft.runtime import SILENT, Progress, scratch_folder, write_text
-from regraft.training import RunFolder, RunInfo, read_base_settings, read_info
+from regraft.training import RunFolder, RunInfo, load_base, read_base_settings, read_info
 
 # Instead of a base: all weights are new.
 SCRATCH = "scratch"
@@ -49,11 +49,11 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A text classifier: the recipe of `regraft fit`, or a new head on a base of your own.
 
     base: None for the recipe, which pre-trains its own bases; else the base to fine-tune: run
-    folder of a language model, Hugging Face folder, checkpoint of the lab, or "scratch". minutes:
-    time budget of the recipe (30). num_bases: number of its bases, instead of minutes. preset,
-    size: as on the command line (by default the base's own). epochs: passes over the data when
-    fine-tuning. seed: of weights, order and dropout. settings: others by name, such as
-    {"train.lr": 3e-4}.
+    folder of a language model, Hugging Face folder, checkpoint of the lab, or "scratch". encoder:
+    such a base for the recipe, which reads its vectors. minutes: time budget of the recipe (30).
+    num_bases: number of its bases, instead of minutes. preset, size: as on the command line (by
+    default the base's own). epochs: passes over the data when fine-tuning. seed: of weights, order
+    and dropout. settings: others by name, such as {"train.lr": 3e-4}.
 
     X is a list, Series or array of texts or, for fine-tuning, of pairs: tuples of two texts. Labels
     may be strings or numbers; `classes_` holds them as they were given. A text may have any number
@@ -70,6 +70,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self,
         base: str | Path | None = None,
         *,
+        encoder: str | Path | None = None,
         minutes: float | None = None,
         num_bases: int | None = None,
         preset: str | None = None,
@@ -79,6 +80,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.base = base
+        self.encoder = encoder
         self.minutes = minutes
         self.num_bases = num_bases
         self.preset = preset
@@ -130,6 +132,12 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     "Fine-tuning a base does not read texts without labels.",
                     "A base has learned from text already.",
                     remedy="Omit unlabelled, or pass base=None for the whole recipe.",
+                )
+            if self.encoder is not None:
+                raise ConfigError(
+                    f"encoder={str(self.encoder)!r} is for the recipe, and base says what to "
+                    "fine-tune.",
+                    remedy="Omit one of them.",
                 )
             classifier = self._finetune(examples, classes=classes, progress=progress)
         self.classes_ = classes
@@ -257,6 +265,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 watched=[],
                 texts=[paths["unlabelled"]] if unlabelled else [],
                 labelled=paths["labelled"],
+                encoder=None if self.encoder is None else load_base(Path(self.encoder)),
                 out=folder / "run",
                 # The files are ours, whatever columns the settings name.
                 settings=replace(settings, "data", text_column="text", encoding="utf-8"),

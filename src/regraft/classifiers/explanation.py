@@ -4,7 +4,7 @@ Knows no model and no method. Text is escaped so that it can do no harm in a pag
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from importlib.resources import files
@@ -14,9 +14,13 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
+from regraft.runtime import counted
+
 Method = Literal["integrated-gradients", "contributions", "leave-one-out"]
 
 NUM_STRONGEST = 8
+# On the page about classes.
+_NUM_OF_CLASS = 15
 _TEMPLATES = files("regraft.classifiers").joinpath("templates")
 # Shades of a colour; level 0 is a word that hardly counts.
 NUM_LEVELS = 9
@@ -53,6 +57,28 @@ class StrongWord:
     text: str
     score: float
     count: int
+
+
+@dataclass(frozen=True)
+class ClassWords:
+    """What each word adds to the log-odds of a class: a mean over all texts explained for it.
+
+    The count of a word is the number of texts that have it.
+    """
+
+    label: str
+    num_texts: int
+    words: tuple[StrongWord, ...]
+
+    def strongest(self, num: int = NUM_STRONGEST) -> tuple[list[StrongWord], list[StrongWord]]:
+        """The strongest words for and against the class."""
+        return _strongest(self.words, num)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON: the strongest words, not all."""
+        pro, contra = (list(map(asdict, words)) for words in self.strongest(_NUM_OF_CLASS))
+        facts = {"label": self.label, "num_texts": self.num_texts}
+        return {**facts, "for": pro, "against": contra}
 
 
 @dataclass(frozen=True)
@@ -110,19 +136,16 @@ class Explanation:
         """Whether the model does not read this word."""
         return self.num_unread > 0 and word.start >= self.words[self.num_read].start
 
-    def strongest(self, num: int = NUM_STRONGEST) -> tuple[list[StrongWord], list[StrongWord]]:
-        """The strongest words for and against the label; repeats are summed.
-
-        Without words that are not read and words with a score that rounds to zero.
-        """
+    def distinct_words(self) -> list[StrongWord]:
+        """All words that are read; the scores of repeats are summed."""
         scores: defaultdict[str, list[float]] = defaultdict(list)
         for word in self.words[: self.num_read]:
             scores[word.text.casefold()].append(word.score)
-        words = [StrongWord(text, sum(parts), len(parts)) for text, parts in scores.items()]
-        words = [word for word in words if signed(word.score) != signed(0)]
-        pro = sorted((word for word in words if word.score > 0), key=lambda word: -word.score)
-        contra = sorted((word for word in words if word.score < 0), key=lambda word: word.score)
-        return pro[:num], contra[:num]
+        return [StrongWord(text, sum(parts), len(parts)) for text, parts in scores.items()]
+
+    def strongest(self, num: int = NUM_STRONGEST) -> tuple[list[StrongWord], list[StrongWord]]:
+        """The strongest words for and against the label."""
+        return _strongest(self.distinct_words(), num)
 
     def pieces(self) -> Iterator[tuple[str, Word | None, int]]:
         """The whole text in pieces: words with their level, and the rest with None."""
@@ -139,6 +162,14 @@ class Explanation:
         """Plain values, ready for JSON."""
         derived = {"probability": self.probability, "gap": self.gap}
         return {**asdict(self), "words": [asdict(word) for word in self.words], **derived}
+
+
+def _strongest(words: Sequence[StrongWord], num: int) -> tuple[list[StrongWord], list[StrongWord]]:
+    """(for, against), without words whose score rounds to zero."""
+    words = [word for word in words if signed(word.score) != signed(0)]
+    pro = sorted((word for word in words if word.score > 0), key=lambda word: -word.score)
+    contra = sorted((word for word in words if word.score < 0), key=lambda word: word.score)
+    return pro[:num], contra[:num]
 
 
 def signed(score: float, *, digits: int = 2) -> str:
@@ -180,6 +211,23 @@ def explanation_to_html_fragment(explanation: Explanation) -> str:
     )
 
 
+def class_words_to_html(classes: Sequence[ClassWords]) -> str:
+    """A page with the most important words of each class; needs nothing else, as the one above."""
+    return _page("The most important words of each class", "".join(map(_class_section, classes)))
+
+
+def _class_section(words: ClassWords) -> str:
+    pro, contra = words.strongest(_NUM_OF_CLASS)
+    most = max((abs(word.score) for word in (*pro, *contra)), default=1.0)
+    return (
+        '<section class="rx">'
+        f'<p class="rx-verdict"><strong><bdi>{_shown(words.label)}</bdi></strong> '
+        f"<span>{counted(words.num_texts, 'text')}</span></p>"
+        f'<div class="rx-tops">{_top("for", pro, most)}{_top("against", contra, most)}</div>'
+        "</section>"
+    )
+
+
 def explanation_css() -> str:
     """The style of a fragment: light and dark, for phones, readable without colours."""
     return _TEMPLATES.joinpath("explanation.css").read_text(encoding="utf-8")
@@ -187,11 +235,13 @@ def explanation_css() -> str:
 
 def explanation_to_html(explanation: Explanation) -> str:
     """A page that needs nothing else: no script, no font, no address is loaded."""
+    return _page(f"Why {explanation.label}?", explanation_to_html_fragment(explanation))
+
+
+def _page(title: str, body: str) -> str:
     template = _TEMPLATES.joinpath("explanation.html").read_text(encoding="utf-8")
     return Template(template).substitute(
-        title=_shown(f"Why {explanation.label}?"),
-        style=explanation_css(),
-        explanation=explanation_to_html_fragment(explanation),
+        title=_shown(title), style=explanation_css(), explanation=body
     )
 
 
@@ -237,15 +287,24 @@ def _marked(found: Explanation, piece: str, word: Word | None, level: int) -> st
     )
 
 
-def _top(side: str, words: list[StrongWord]) -> str:
+def _top(side: str, words: list[StrongWord], most: float | None = None) -> str:
+    """A table of words; with the `most` that a score can be, each has a bar."""
     rows = "".join(
         f"<tr><th scope='row'><bdi>{_shown(word.text)}</bdi>"
         f"{f' <small>x {word.count:,}</small>' if word.count > 1 else ''}</th>"
+        f"{'' if most is None else _bar(side, abs(word.score) / most)}"
         f"<td>{signed(word.score)}</td></tr>"
         for word in words
     )
     rows = rows or "<tr><td>no word</td></tr>"
     return f'<table class="rx-top rx-top-{side}"><caption>{side}</caption>{rows}</table>'
+
+
+def _bar(side: str, share: float) -> str:
+    return (
+        f'<td class="rx-bar"><svg width="100%" height="8" aria-hidden="true">'
+        f'<rect class="rx-{side}" width="{share:.1%}" height="8"/></svg></td>'
+    )
 
 
 def _shown(text: str) -> str:

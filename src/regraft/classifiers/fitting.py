@@ -6,61 +6,47 @@ What the recipe consists of, and what each part is worth: docs/concepts/recipe.m
 import itertools
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from regraft.classifiers.abstention import ALWAYS_ANSWER, Abstention
-from regraft.classifiers.blend import baselines_dir, member_dir
-from regraft.classifiers.embeddings import BaseSpace, EmbeddingModel, base_dir, bases_dir
-from regraft.classifiers.fit_bases import can_teach, make_bases
+from regraft.classifiers.blend import baselines_dir
+from regraft.classifiers.embeddings import bases_dir
+from regraft.classifiers.fit_members import Ingredients, fit_members, read_corpus
 from regraft.classifiers.fit_plan import Clock, FitLimit, read_plan
 from regraft.classifiers.fit_result import FitResult
-from regraft.classifiers.folded import FoldedModel, FoldedSpace
-from regraft.classifiers.folding import fold_bases
 from regraft.classifiers.judging import judge
-from regraft.classifiers.logistic import RegressionModel, fit_in_space
-from regraft.classifiers.storage import read_member_kind
-from regraft.classifiers.tfidf import fit_latent, fit_linear
 from regraft.config import SINGLE_TEXTS, Settings, check_task, replace, resolve
 from regraft.data import (
-    Domain,
     Example,
     Labels,
     Tokenizer,
-    TokenStore,
     check_labels_known,
     check_trainable,
     examples_fingerprint,
-    find_domain,
     known_share,
     label_warnings,
     labels_of,
     load_examples,
     load_tokenizer,
-    open_store,
     read_documents,
     source_fingerprint,
     train_tokenizer,
-    write_store,
-    write_view,
 )
 from regraft.errors import ConfigError, DataError, RunFolderError
 from regraft.runtime import SILENT, Progress, check_files, num_processes
-from regraft.training import RunFolder, RunInfo, load_run, open_run, read_info, read_settings
+from regraft.training import (
+    LoadedRun,
+    RunFolder,
+    RunInfo,
+    load_base,
+    open_run,
+    read_info,
+    read_settings,
+)
 
 # Fewer labels cannot show which member is better.
 FEWEST_LABELS = 10
-
-# The most unlabelled texts that the latent member reads: it holds their words in memory.
-LATENT_TEXTS = 50_000
-# It may take this share of the minutes, and reads a text in about so long.
-LATENT_SHARE = 0.15
-LATENT_SECONDS_PER_TEXT = 0.005
-FEWEST_LATENT_TEXTS = 1_000
-
-# If the tokens of the labelled texts cover less than this share of the usual, a warning says so.
-FOREIGN_SHARE = 0.6
 
 # A vocabulary of whole words that covers a smaller share of the text is replaced by subwords.
 LEAST_KNOWN = 0.7
@@ -73,6 +59,7 @@ def fit(
     train: str | Path,
     valid: str | Path | None = None,
     out: str | Path,
+    base: str | Path | None = None,
     settings: Settings | None = None,
     minutes: float | None = None,
     bases: int | None = None,
@@ -85,17 +72,20 @@ def fit(
     """Make a classifier from the examples in `train` and all `texts` in about `minutes` (30).
 
     With a number of `bases` instead, the result does not depend on how busy the machine is. Without
-    `texts` the labelled texts are the text. `settings` are those of pre-training, by default the
-    preset `bag`. Without `valid` everything is chosen by cross-validation, so that members learn
-    from all labels. Below the confidence `abstain_below` the classifier does not answer;
-    `target_accuracy` chooses that confidence on held-out examples. `keep_baselines` keeps the
-    members of weight 0, which only `compare_fitted` reads, until `remove_baselines` is called.
+    `texts` the labelled texts are the text. `base` is an encoder on disk (a Hugging Face folder or
+    a pre-trained run folder), which becomes one more member: a regression on its vectors.
+    `settings` are those of pre-training, by default the preset `bag`. Without `valid` everything is
+    chosen by cross-validation, so that members learn from all labels. Below the confidence
+    `abstain_below` the classifier does not answer; `target_accuracy` chooses that confidence on
+    held-out examples. `keep_baselines` keeps the members of weight 0, which only `compare_fitted`
+    reads, until `remove_baselines` is called.
     """
     return _fit_files(
         texts,
         train=train,
         valid=valid,
         out=out,
+        base=base,
         settings=settings or resolve("fit", preset="bag"),
         limit=FitLimit.of(minutes=minutes, bases=bases),
         abstention=Abstention(abstain_below, target_accuracy),
@@ -112,13 +102,14 @@ def fit_again(
     texts: Sequence[str | Path] = (),
     train: str | Path | None = None,
     valid: str | Path | None = None,
+    base: str | Path | None = None,
     keep_baselines: bool = False,
     resume: bool = False,
     progress: Progress = SILENT,
 ) -> FitResult:
     """Repeat the fit in the folder `like` with its settings, seed, number of bases and passes.
 
-    `texts`, `train` and `valid` name files that have moved since.
+    `texts`, `train`, `valid` and `base` name what has moved since.
     """
     check_files(Path(like), read_info(Path(like)).files)
     before, plan = read_finished(RunFolder(Path(like))), read_plan(Path(like))
@@ -135,11 +126,18 @@ def fit_again(
             remedy=f"Repeat that of {before.update.run_dir}, then update it.",
         )
     valid_files = [valid] if valid is not None else before.files["valid"]
+    encoders = before.files.get("base", [])
+    if base is not None and not encoders:
+        raise ConfigError(
+            f"--base {base} cannot change a fit that is repeated: {like} has no encoder.",
+            remedy="Omit --base, or run a new fit without --from.",
+        )
     return _fit_files(
         texts or before.files["text"],
         train=train or before.files["train"][0],
         valid=next(iter(valid_files), None),
         out=out,
+        base=base or next(iter(encoders), None),
         settings=read_settings(Path(like)),
         limit=FitLimit.like(plan, minutes=before.minutes),
         abstention=Abstention(before.abstain_below),
@@ -156,6 +154,7 @@ def _fit_files(
     train: str | Path,
     valid: str | Path | None,
     out: str | Path,
+    base: str | Path | None,
     settings: Settings,
     limit: FitLimit,
     abstention: Abstention,
@@ -172,16 +171,22 @@ def _fit_files(
         )
     examples = load_examples(train, data=settings.data)
     watched = [] if valid is None else load_examples(valid, data=settings.data)
+    encoder = None if base is None else load_base(Path(base))
     if fingerprints is not None:
-        _refuse_other_data(
-            _fingerprints(examples, watched, texts=[*texts, train]), before=fingerprints
-        )
-    files = {"text": texts, "train": [train], "valid": [] if valid is None else [valid]}
+        now = _fingerprints(examples, watched, texts=[*texts, train], encoder=encoder)
+        _refuse_other_data(now, before=fingerprints)
+    files = {
+        "text": texts,
+        "train": [train],
+        "valid": [] if valid is None else [valid],
+        "base": [] if base is None else [base],
+    }
     return fit_examples(
         examples,
         watched=watched,
         texts=texts,
         labelled=train,
+        encoder=encoder,
         out=out,
         settings=settings,
         limit=limit,
@@ -199,6 +204,7 @@ def fit_examples(
     watched: Sequence[Example],
     texts: Sequence[str | Path],
     labelled: str | Path,
+    encoder: LoadedRun | None = None,
     out: str | Path,
     settings: Settings,
     limit: FitLimit,
@@ -227,6 +233,7 @@ def fit_examples(
             [*texts, labelled],
             examples=examples,
             watched=watched,
+            encoder=encoder,
             folder=folder,
             settings=settings,
             limit=limit,
@@ -282,6 +289,7 @@ def _fit(
     *,
     examples: Sequence[Example],
     watched: Sequence[Example],
+    encoder: LoadedRun | None,
     folder: RunFolder,
     settings: Settings,
     limit: FitLimit,
@@ -291,12 +299,12 @@ def _fit(
     resume: bool,
     progress: Progress,
 ) -> FitResult:
-    labels, clock = labels_of(examples), Clock(folder.run_dir)
+    clock = Clock(folder.run_dir)
+    fingerprints = _fingerprints(examples, watched, texts=texts, encoder=encoder)
     tokenizer, settings = _begin(
         texts,
-        examples=examples,
-        watched=watched,
-        labels=labels,
+        labels=labels_of(examples),
+        fingerprints=fingerprints,
         folder=folder,
         settings=settings,
         resume=resume,
@@ -308,19 +316,11 @@ def _fit(
         progress.say(f"{folder.run_dir} is complete already.")
         return finished
     clock.save()
-    corpus = _read_corpus(
-        texts,
-        examples=examples,
-        tokenizer=tokenizer,
-        folder=folder,
-        settings=settings,
-        progress=progress,
-    )
-    members, passes = _fit_all(
-        corpus,
+    ingredients = Ingredients(
+        texts=texts,
         examples=examples,
         watched=watched,
-        labels=labels,
+        encoder=encoder,
         folder=folder,
         tokenizer=tokenizer,
         settings=settings,
@@ -328,6 +328,8 @@ def _fit(
         clock=clock,
         progress=progress,
     )
+    corpus = read_corpus(ingredients)
+    members, passes = fit_members(corpus, ingredients)
     judged = judge(
         members,
         examples=examples,
@@ -354,59 +356,15 @@ def _fit(
     return result
 
 
-def _fit_all(
-    corpus: "_Corpus",
-    *,
-    examples: Sequence[Example],
-    watched: Sequence[Example],
-    labels: Labels,
-    folder: RunFolder,
-    tokenizer: Tokenizer,
-    settings: Settings,
-    limit: FitLimit,
-    clock: Clock,
-    progress: Progress,
-) -> tuple[dict[str, RegressionModel], list[float]]:
-    """(all members, passes of each base over the text)."""
-    # Bases come last but one, so that they get all the time that the others leave.
-    members = _fit_members(
-        corpus,
-        examples=examples,
-        watched=watched,
-        labels=labels,
-        minutes=limit.minutes,
-        tokenizer=tokenizer,
-        settings=settings,
-        progress=progress,
-    )
-    clock.save()
-    features, passes = _fit_features(
-        corpus,
-        examples=examples,
-        watched=watched,
-        labels=labels,
-        folder=folder,
-        tokenizer=tokenizer,
-        settings=settings,
-        limit=limit,
-        clock=clock,
-        progress=progress,
-    )
-    if features is not None:
-        members["features"] = features
-    return members, passes
-
-
 def _remove_leftovers(folder: RunFolder, clock: Clock, *, keep_baselines: bool) -> None:
-    """Remove what only the making of a classifier needs: clock, tokens, bases that are folded.
+    """Remove what only the making of a classifier needs: clock, tokens, bases.
 
     Members of weight 0, too, unless they will be compared.
     """
     clock.remove()
     shutil.rmtree(folder.tokens_dir, ignore_errors=True)
-    features_dir = member_dir(folder.run_dir, "features")
-    if features_dir.exists() and read_member_kind(features_dir) == FoldedModel.kind:
-        shutil.rmtree(bases_dir(folder.run_dir), ignore_errors=True)
+    # Members have their own: a folded table, or copies.
+    shutil.rmtree(bases_dir(folder.run_dir), ignore_errors=True)
     if not keep_baselines:
         remove_baselines(folder.run_dir)
 
@@ -416,109 +374,11 @@ def remove_baselines(run_dir: str | Path) -> None:
     shutil.rmtree(baselines_dir(Path(run_dir)), ignore_errors=True)
 
 
-@dataclass(frozen=True)
-class _Corpus:
-    """All text as tokens, and the part of it that the bases and the latent member learn from.
-
-    `paths` are the files without labels. `store` holds all of the text; `store_dir` and
-    `num_documents` describe the documents of the `domain`, or all of them if it is None.
-    """
-
-    paths: Sequence[str | Path]
-    store: TokenStore
-    store_dir: Path
-    num_documents: int
-    domain: Domain | None
-
-
-def _read_corpus(
-    texts: Sequence[str | Path],
-    *,
-    examples: Sequence[Example],
-    tokenizer: Tokenizer,
-    folder: RunFolder,
-    settings: Settings,
-    progress: Progress,
-) -> _Corpus:
-    """Tokenize `texts`, whose last file holds the labelled examples, and find their domain."""
-    tokens_dir, paths = folder.tokens_dir, texts[:-1]
-    write_store(
-        texts, data=settings.data, tokenizer=tokenizer, store_dir=tokens_dir, progress=progress
-    )
-    store = open_store(tokens_dir, tokenizer=tokenizer)
-    _warn_of_language(
-        examples, texts=paths, settings=settings, tokenizer=tokenizer, progress=progress
-    )
-    found = find_domain(
-        store, [e.text for e in examples], tokenizer=tokenizer, seed=settings.train.seed
-    )
-    if found is None:
-        return _Corpus(paths, store, tokens_dir, store.num_documents, domain=None)
-    domain, alike = found
-    progress.say(
-        f"{alike.num_documents:,} of {store.num_documents:,} documents, "
-        f"{alike.num_tokens / store.num_tokens:.0%} of the tokens, are like the labelled ones; "
-        "the rest is not used."
-    )
-    write_view(alike, tokenizer=tokenizer, store_dir=tokens_dir / "alike")
-    return _Corpus(paths, store, tokens_dir / "alike", alike.num_documents, domain)
-
-
-def _fit_features(
-    corpus: _Corpus,
-    *,
-    examples: Sequence[Example],
-    watched: Sequence[Example],
-    labels: Labels,
-    folder: RunFolder,
-    tokenizer: Tokenizer,
-    settings: Settings,
-    limit: FitLimit,
-    clock: Clock,
-    progress: Progress,
-) -> tuple[RegressionModel | None, list[float]]:
-    """(member on the vectors of bases, passes of each base over the text).
-
-    Bags are folded into one table, others are kept. Without text that can teach any: None, [].
-    """
-    if not can_teach(corpus.store, settings=settings, progress=progress):
-        return None, []
-    plan = make_bases(
-        corpus.store_dir,
-        folder=folder,
-        settings=settings,
-        tokenizer=tokenizer,
-        num_examples=len(examples) + len(watched),
-        limit=limit,
-        clock=clock,
-        progress=progress,
-    )
-    progress.say("Fitting the member on the vectors of the bases.")
-    run_dirs = [base_dir(folder.run_dir, number) for number in range(len(plan.base_steps))]
-    space: FoldedSpace | BaseSpace
-    if not settings.model.traits.has_layers and settings.head.pooling == "mean":
-        space = fold_bases(
-            run_dirs,
-            store=open_store(corpus.store_dir, tokenizer=tokenizer),
-            tokenizer=tokenizer,
-            max_length=settings.data.max_length,
-            progress=progress,
-        )
-    else:
-        space = BaseSpace([load_run(run_dir) for run_dir in run_dirs])
-    seed = settings.train.seed
-    tuned = fit_in_space(space, examples, watched, labels=labels, seed=seed, progress=progress)
-    if isinstance(space, FoldedSpace):
-        return FoldedModel(tuned, space), plan.passes
-    return EmbeddingModel(tuned, space), plan.passes
-
-
 def _begin(
     texts: Sequence[str | Path],
     *,
-    examples: Sequence[Example],
-    watched: Sequence[Example],
     labels: Labels,
+    fingerprints: dict[str, str],
     folder: RunFolder,
     settings: Settings,
     resume: bool,
@@ -531,19 +391,23 @@ def _begin(
         settings = replace(settings, "tokenizer", kind=kind)
     else:
         tokenizer, settings = _train_tokenizer(texts, settings=settings, progress=progress)
-    fingerprints = _fingerprints(examples, watched, texts=texts)
     info = RunInfo(kind="blend", status="training", labels=labels.names, fingerprints=fingerprints)
     folder.start(info, settings=settings, tokenizer=tokenizer, resume=resume)
     return tokenizer, settings
 
 
 def _fingerprints(
-    examples: Sequence[Example], watched: Sequence[Example], *, texts: Sequence[str | Path]
+    examples: Sequence[Example],
+    watched: Sequence[Example],
+    *,
+    texts: Sequence[str | Path],
+    encoder: LoadedRun | None,
 ) -> dict[str, str]:
     """Hashes of all that the recipe learns from; the last of the `texts` holds the examples."""
     valid = {"valid": examples_fingerprint(watched)} if watched else {}
+    base = {} if encoder is None else {"base": encoder.fingerprint}
     text = source_fingerprint(texts) or "standard input"
-    return {"train": examples_fingerprint(examples), "text": text, **valid}
+    return {"train": examples_fingerprint(examples), "text": text, **valid, **base}
 
 
 def _refuse_other_data(now: dict[str, str], *, before: dict[str, str]) -> None:
@@ -551,7 +415,8 @@ def _refuse_other_data(now: dict[str, str], *, before: dict[str, str]) -> None:
         raise DataError(
             f"The data differ from those of the run to repeat: {', '.join(changed)}.",
             "A fit is repeated on the same text and the same examples.",
-            remedy="Restore the files, or pass their new places with --text, --train and --valid.",
+            remedy="Restore the files, or pass their new places with --text, --train, --valid and "
+            "--base.",
         )
 
 
@@ -581,70 +446,3 @@ def read_finished(folder: RunFolder) -> FitResult | None:
     info = read_info(folder.run_dir)
     is_done = info.kind == "blend" and info.status == "complete"
     return FitResult.from_dict(info.result) if is_done else None
-
-
-def _fit_members(
-    corpus: _Corpus,
-    *,
-    examples: Sequence[Example],
-    watched: Sequence[Example],
-    labels: Labels,
-    minutes: float | None,
-    tokenizer: Tokenizer,
-    settings: Settings,
-    progress: Progress,
-) -> dict[str, RegressionModel]:
-    """Those that need no bases: linear and latent."""
-    seed = settings.train.seed
-    progress.say("Fitting the members linear and latent.")
-    linear = fit_linear(examples, watched, labels=labels, seed=seed)
-    documents: Iterable[str] = (
-        document.text for document in read_documents(corpus.paths, data=settings.data)
-    )
-    if corpus.domain is not None:
-        documents = corpus.domain.texts(documents, tokenizer=tokenizer)
-    stride = -(-corpus.num_documents // _latent_texts(minutes))
-    latent = fit_latent(
-        examples,
-        watched,
-        labels=labels,
-        texts=itertools.islice(documents, 0, None, stride),
-        seed=seed,
-        progress=progress,
-    )
-    return {"linear": linear, "latent": latent}
-
-
-def _latent_texts(minutes: float | None) -> int:
-    """Documents that the latent member reads at most: fewer where the minutes are short."""
-    if minutes is None:
-        return LATENT_TEXTS
-    affordable = int(LATENT_SHARE * 60 * minutes / LATENT_SECONDS_PER_TEXT)
-    return min(max(affordable, FEWEST_LATENT_TEXTS), LATENT_TEXTS)
-
-
-def _warn_of_language(
-    examples: Sequence[Example],
-    *,
-    texts: Sequence[str | Path],
-    settings: Settings,
-    tokenizer: Tokenizer,
-    progress: Progress,
-) -> None:
-    """Warn if the tokenizer covers the labelled texts far less than the unlabelled text."""
-    documents = itertools.islice(read_documents(texts, data=settings.data), _LOOKED_AT)
-    usual = token_coverage(tokenizer, [document.text for document in documents])
-    here = token_coverage(tokenizer, [example.text for example in examples])
-    if here < FOREIGN_SHARE * usual:
-        progress.say(
-            f"A token of the labelled texts covers {here:.1f} known bytes, one of the unlabelled "
-            f"text {usual:.1f}: they look like another language or kind of text, so the unlabelled "
-            "text will help little."
-        )
-
-
-def token_coverage(tokenizer: Tokenizer, texts: Sequence[str]) -> float:
-    """Bytes per token times the share of known tokens: low for another language."""
-    num_bytes = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
-    num_tokens = sum(map(len, tokenizer.encode_batch(texts)))
-    return num_bytes / max(num_tokens, 1) * known_share(tokenizer, texts)

@@ -23,6 +23,7 @@ def fit(
     text: str = "text",
     label: str = "label",
     unlabelled: Any = None,
+    base: str | Path | None = None,
     out: str | Path | None = None,
     minutes: float | None = None,
     num_bases: int | None = None,
@@ -34,10 +35,10 @@ def fit(
     """Make the best classifier that these examples and unlabelled texts can give.
 
     `examples` is a DataFrame (pandas, polars) with the columns `text` and `label`, a file with
-    them, a dict {label: texts}, or a list of texts, with `labels` as a second list. `unlabelled`
-    is a list, Series or DataFrame of texts, or the path of a file. The run folder is written to
-    `out`, if given. Texts are held in memory: for a large file of unlabelled text use the command
-    line, or `regraft.classifiers.fit`.
+    them, a dict {label: texts}, or a list of texts, with `labels` as a second list. `unlabelled` is
+    a list, Series or DataFrame of texts, or the path of a file. `base` is an encoder on disk, which
+    becomes one more member. The run folder is written to `out`, if given. Texts are held in memory:
+    for a large file of unlabelled text use the command line, or `regraft.classifiers.fit`.
 
     `update` is the run folder of an earlier fit: the examples, and their classes, are added to its
     own, and its bases stay. `result_.update` says how the score changed.
@@ -46,11 +47,14 @@ def fit(
     data = dataclasses.replace(data, text_column=text, label_column=label)
     contents, answers = read_labelled(examples, labels, text=text, label=label, data=data)
     if update is not None:
-        given = {"unlabelled": unlabelled, "minutes": minutes, "num_bases": num_bases}
+        given = {"unlabelled": unlabelled, "base": base, "minutes": minutes}
+        given |= {"num_bases": num_bases}
         _refuse_new({**given, "settings": settings})
         return _updated(Path(update), contents, answers, out=out, progress=progress)
     more = read_unlabelled(unlabelled, text=text, data=data)
-    classifier = TextClassifier(minutes=minutes, num_bases=num_bases, seed=seed, settings=settings)
+    classifier = TextClassifier(
+        encoder=base, minutes=minutes, num_bases=num_bases, seed=seed, settings=settings
+    )
     classifier.fit(contents, answers, unlabelled=more, progress=progress)
     if out is not None:
         classifier.save(out)

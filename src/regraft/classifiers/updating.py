@@ -5,6 +5,7 @@ unlabelled text nor the files of the earlier run, and never writes into its fold
 """
 
 import dataclasses
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,14 +17,18 @@ from numpy.typing import NDArray
 from regraft.classifiers.abstention import Abstention
 from regraft.classifiers.blend import Blend
 from regraft.classifiers.embeddings import EmbeddingModel
+from regraft.classifiers.fit_members import (
+    FOREIGN_SHARE,
+    VECTORS_NAME,
+    fit_embedding,
+    token_coverage,
+)
 from regraft.classifiers.fit_result import FitResult, ScoreChange, Update
 from regraft.classifiers.fitting import (
-    FOREIGN_SHARE,
     check_examples,
     check_fit_task,
     read_finished,
     remove_baselines,
-    token_coverage,
 )
 from regraft.classifiers.folded import FoldedModel
 from regraft.classifiers.judging import judge
@@ -122,7 +127,12 @@ def update_examples(
         if (finished := read_finished(folder)) is not None:
             progress.say(f"{folder.run_dir} is complete already.")
             return finished
-        members = _refitted(blend, examples, all_watched, progress=progress)
+        vectors_dir = folder.run_dir / VECTORS_NAME
+        if (run_dir / VECTORS_NAME).exists() and not vectors_dir.exists():
+            shutil.copytree(run_dir / VECTORS_NAME, vectors_dir)
+        members = _refitted(
+            blend, examples, all_watched, vectors_dir=vectors_dir, progress=progress
+        )
         judged = judge(
             members,
             examples=examples,
@@ -201,7 +211,12 @@ def _warnings(
 
 
 def _refitted(
-    blend: Blend, examples: Sequence[Example], watched: Sequence[Example], *, progress: Progress
+    blend: Blend,
+    examples: Sequence[Example],
+    watched: Sequence[Example],
+    *,
+    vectors_dir: Path,
+    progress: Progress,
 ) -> dict[str, RegressionModel]:
     """The members on other examples, in the spaces they have."""
     labels, seed = labels_of(examples), blend.settings.train.seed
@@ -212,11 +227,21 @@ def _refitted(
         if isinstance(member, LinearModel):
             continue
         progress.say(f"Fitting the member {name}.")
-        assert isinstance(member, LatentModel | FoldedModel | EmbeddingModel), "fit made it"
-        tuned = fit_in_space(
-            member.space, examples, watched, labels=labels, seed=seed, progress=progress
-        )
-        members[name] = dataclasses.replace(member, tuned=tuned)
+        if isinstance(member, EmbeddingModel):
+            members[name] = fit_embedding(
+                member.space,
+                examples,
+                watched,
+                vectors_dir=vectors_dir,
+                seed=seed,
+                progress=progress,
+            )
+        else:
+            assert isinstance(member, LatentModel | FoldedModel), "fit made it"
+            tuned = fit_in_space(
+                member.space, examples, watched, labels=labels, seed=seed, progress=progress
+            )
+            members[name] = dataclasses.replace(member, tuned=tuned)
     return members
 
 

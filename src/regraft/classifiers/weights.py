@@ -15,6 +15,8 @@ from regraft.stats import decisions, fit_temperature, log_probabilities, softmax
 # and 0.0 without; on three other sets, not looked at before, -0.2 and -7.1 with 30, 0.0 and -5.1
 # with 3, 0.4 and -0.4 without (2026-11-18).
 _PULL_TO_EQUAL = 0.01
+# A smaller weight is rounding of the solver: the member is not read at all.
+_LEAST_WEIGHT = 1e-6
 
 
 def blended(
@@ -98,7 +100,7 @@ def choose_weights(
         constraints=LinearConstraint(np.ones(num_members), 1, 1),
         options={"ftol": 1e-12, "maxiter": 1_000},
     )
-    weights_M = np.clip(found.x, 0, 1) * sharpness_M
+    weights_M = np.where(found.x < _LEAST_WEIGHT, 0, found.x) * sharpness_M
     return np.asarray(weights_M / weights_M.sum())
 
 

@@ -35,6 +35,9 @@ MEMBER_ARMS = {
         ArmInfo(
             "features", "the bases as vectors", FIT_MEMBERS["features"], "base", is_random=False
         ),
+        ArmInfo(
+            "encoder", "the encoder's vectors", FIT_MEMBERS["encoder"], "base", is_random=False
+        ),
     )
 }
 

@@ -180,4 +180,5 @@ FIT_MEMBERS = {
     "linear": "TF-IDF of the labelled texts + logistic regression",
     "latent": "TF-IDF + SVD of all text + logistic regression",
     "features": "vectors of the pre-trained bases + logistic regression",
+    "encoder": "vectors of the encoder of --base + logistic regression",
 }

@@ -11,7 +11,7 @@ from .attention_figures import (
 )
 from .fit_page import write_fit_report
 from .held_out import UPDATE_COLUMNS, forecast_sentence, update_rows, update_sentence
-from .sentences import base_arm, percent
+from .sentences import base_arm, encoder_sentence, percent
 from .tables import comparison_to_dict
 from .writer import write_report
 
@@ -21,6 +21,7 @@ __all__ = [
     "base_arm",
     "comparison_to_dict",
     "darkest_weight",
+    "encoder_sentence",
     "forecast_sentence",
     "learned_picture",
     "mask_picture",

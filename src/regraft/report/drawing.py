@@ -52,6 +52,7 @@ _STYLES = {
     # The blend is what `fit` makes, its features what pre-training gives.
     "blend": Style("fit", "#006d7a", "#4fd0dd", "*"),
     "features": Style("pretrained", "#0072b2", "#5ab4ea", "o"),
+    "encoder": Style("embedding", "#6a4bb8", "#b39df3", ">"),
 }
 # Further bases, and arms of a later version, in their order.
 _OTHERS = (

@@ -215,14 +215,20 @@ def _members(made: _Made) -> list[Part]:
     columns = ["Member", _score_name(made), *macro, "Weight", "Cost"]
     return [
         Scores(columns, rows, caption="The blend and its members", picture="members"),
-        Paragraph(_MEMBERS_NOTE),
-        Paragraph(_temperature(made)),
+        *map(Paragraph, _notes(made)),
     ]
 
 
 def _score_name(made: _Made) -> str:
     kind = "Micro-F1 by" if made.result.measure == "micro-F1" else "By"
     return f"{kind} {made.judged_on}"
+
+
+def _notes(made: _Made) -> list[str]:
+    """About the members."""
+    return list(
+        filter(None, (_MEMBERS_NOTE, _temperature(made), words.encoder_sentence(made.result)))
+    )
 
 
 def _temperature(made: _Made) -> str:

@@ -6,6 +6,7 @@ Plain text, not yet escaped for any format. A sentence without a value is empty.
 import re
 from typing import Any
 
+from regraft.classifiers import FitResult
 from regraft.comparison import (
     ArmSummary,
     Comparison,
@@ -467,3 +468,15 @@ def p_value(p: float) -> str:
 def in_seconds(seconds: float) -> str:
     """A cost that can be compared at a glance: always the same unit."""
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:,.0f} s"
+
+
+def encoder_sentence(result: FitResult) -> str:
+    """Whether the encoder of `fit --base` is part of the run, and what that needs."""
+    if (weight := result.weights.get("encoder")) is None:
+        return ""
+    if weight == 0:
+        return "The encoder gains nothing (weight 0), so it is not part of the run."
+    return (
+        "The encoder is part of the run, so predicting needs torch (the extra `train`; an encoder "
+        "from Hugging Face needs the extra `hf`, too)."
+    )

@@ -1,4 +1,4 @@
-"""`regraft explain`: the words that moved a decision, in colours, as HTML or as JSON."""
+"""`regraft explain`: the words that moved a decision, or the decisions about a whole table."""
 
 import sys
 from pathlib import Path
@@ -13,8 +13,11 @@ from regraft.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from regraft.classifiers import Explanation, StrongWord
+    from regraft.classifiers import Explanation, StrongWord, TableExplanation
 
+_TABLES = (".csv", ".tsv", ".jsonl", ".parquet", ".xlsx")
+# Words of a class in the terminal.
+_WORDS_SHOWN = 6
 # Background colours from faint to strong, and a readable text colour for each.
 _BLUES = ("#dbeaf5", "#9cc9e8", "#4a9fd6", "#0072b2")
 _ORANGES = ("#fae3d3", "#f3bd95", "#e88a4a", "#c65300")
@@ -27,7 +30,14 @@ _UNREAD = "[not read:]"
 def explain(
     run: options.RunFolder,
     text: Annotated[str | None, argument("Text to explain; - is stdin.")] = None,
-    file: Annotated[Path | None, option("--file", "Read the text from a file.", "FILE")] = None,
+    file: Annotated[
+        Path | None,
+        option(
+            "--file",
+            f"A file with the text, or a table of texts: {' '.join(_TABLES)}, also .gz.",
+            "FILE",
+        ),
+    ] = None,
     label: Annotated[
         str | None, option("--label", "Label to explain (default: the predicted one).", "LABEL")
     ] = None,
@@ -42,28 +52,53 @@ def explain(
         bool, flag("--check", "Compare with the ranking by leaving words out.")
     ] = False,
     html: Annotated[Path | None, option("--html", "HTML page to write.", "FILE.html")] = None,
+    out: Annotated[
+        Path | None,
+        option("--out", "Copy of the table to write, with the words of each row added.", "FILE"),
+    ] = None,
     *,
+    reading: options.Reading,
     output: options.Output,
 ) -> None:
     """Show which words moved a classifier's decision, and by how much.
 
     Blue words (or +) are evidence for the label, orange words (or -) against it. Scores are
-    log-odds; the completeness gap is the part that they leave unexplained.
+    log-odds; the completeness gap is the part that they leave unexplained. For a table, the most
+    important words of each class are shown: mean scores over the texts of that class.
 
     \b
     Example:
       regraft explain runs/reviews "Un livre vraiment charmant."
       regraft explain runs/reviews --file review.txt --check --html why.html
+      regraft explain runs/reviews --file test.csv --html words.html --out explained.csv
       echo "Un livre charmant." | regraft explain runs/reviews - --label negative --json
     """
-    given = _given_text(text, file)
-    from regraft.classifiers import Explainer, explanation_to_html
+    is_table = text is None and file is not None and _is_table(file)
+    _check_options(is_table, check=check, out=out, reading=reading)
+    given = "" if is_table else _given_text(text, file)
+    from regraft.classifiers import (
+        Explainer,
+        class_words_to_html,
+        explain_table,
+        explanation_to_html,
+    )
     from regraft.runtime import output_path, write_text
 
     inputs = [run] if file is None else [run, file]
-    if html is not None:
-        output_path(html, inputs=inputs)
+    for path in filter(None, (html, out)):
+        output_path(path, inputs=inputs)
     explainer = Explainer.load(run)
+    if is_table:
+        assert file is not None
+        data = options.data_of(explainer.classifier.data, reading)
+        with output.progress() as progress:
+            found = explain_table(
+                explainer, file, data=data, label=label, method=method, out=out, progress=progress
+            )
+        if html is not None:
+            write_text(html, class_words_to_html(found.classes), inputs=inputs)
+        output.show(found, lambda: show_class_words(found))
+        return
     explanation = explainer.explain(given, label, method=method)
     if check and explanation.method != "leave-one-out":
         explanation = explainer.checked(explanation)
@@ -72,6 +107,27 @@ def explain(
         if not output.quiet:
             terminal.show_message(f"The page is in {html}.")
     output.show(explanation, lambda: show_explanation(explanation))
+
+
+def show_class_words(found: "TableExplanation") -> None:
+    """The most important words of each class."""
+    heads = ["class", "texts", "for", "against"]
+    terminal.show_table(
+        heads,
+        [
+            (
+                words.label,
+                f"{words.num_texts:,}",
+                *(", ".join(map(_with_score, side)) for side in words.strongest(_WORDS_SHOWN)),
+            )
+            for words in found.classes
+        ],
+        right=["texts"],
+    )
+    terminal.show_line(
+        f"Log-odds of the class, mean over its texts ({found.method}); (x N): in N texts. "
+        f"{found.num_texts:,} of {found.num_rows:,} rows have words."
+    )
 
 
 def show_explanation(explanation: "Explanation") -> None:
@@ -141,6 +197,26 @@ def _with_score(word: "StrongWord") -> str:
     is_sign = not any(map(str.isalnum, word.text))
     times = f" (x {word.count:,})" if word.count > 1 else ""
     return f"{harmless(repr(word.text) if is_sign else word.text)} {signed(word.score)}{times}"
+
+
+def _is_table(file: Path) -> bool:
+    return Path(file.name.lower().removesuffix(".gz")).suffix in _TABLES
+
+
+def _check_options(
+    is_table: bool, *, check: bool, out: Path | None, reading: options.Reading
+) -> None:
+    """Refuse options that do not go with what is explained."""
+    if is_table and check:
+        raise ConfigError("--check compares two explanations of one text.", remedy="Omit --check.")
+    given = {"out": out, **vars(reading)}
+    flags = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
+    if flags and not is_table:
+        raise ConfigError(
+            f"{', '.join(flags)} is about a table, and one text is explained.",
+            f"A table ends in {' '.join(_TABLES)}.",
+            remedy=f"Pass a table with --file, or omit {', '.join(flags)}.",
+        )
 
 
 def _given_text(text: str | None, file: Path | None) -> str:

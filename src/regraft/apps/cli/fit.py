@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from regraft.apps.cli import options, results, terminal
-from regraft.apps.cli.options import option, settings_from
+from regraft.apps.cli.options import BASES, option, settings_from
 from regraft.errors import ConfigError, DataError
 from regraft.runtime import Progress
 
@@ -25,6 +25,11 @@ class Inputs(options.Group):
     valid: Annotated[
         Path | None,
         option("--valid", "Labelled examples for validation (default: cross-validation).", "FILE"),
+    ] = None
+
+    base: Annotated[
+        Path | None,
+        option("--base", f"An encoder whose vectors become one more member. {BASES}.", "PATH"),
     ] = None
 
     def required(self) -> tuple[list[Path], Path]:
@@ -121,6 +126,7 @@ def fit(
     Example:
       regraft fit --text reviews.txt --train labels.csv --out runs/reviews
       regraft fit --text reviews.txt --train labels.csv --out runs/sure --target-accuracy 0.95
+      regraft fit --text reviews.txt --train labels.csv --out runs/both --base minilm
       regraft predict runs/reviews new.csv
       regraft fit --update runs/reviews --train more.csv --out runs/more
     """
@@ -129,7 +135,8 @@ def fit(
         _check_test(test, reading=reading)
     like, update = earlier.like, earlier.update
     if update is not None:
-        given = {**vars(amount), "from": like, "text": inputs.text, "documents": documents}
+        given = {**vars(amount), "from": like, "text": inputs.text, "base": inputs.base}
+        given["documents"] = documents
         _refuse_new(given, choices=overrides)
         out = out or _next_folder(update)
     elif like is None:
@@ -152,11 +159,11 @@ def fit(
         elif like is None:
             text, train = inputs.required()
             how |= {"settings": settings, "minutes": amount.minutes, "bases": amount.bases}
-            result = run(text, train=train, valid=inputs.valid, **vars(answering), **how)
+            how |= {"base": inputs.base, **vars(answering)}
+            result = run(text, train=train, valid=inputs.valid, **how)
         else:
-            result = fit_again(
-                like, texts=inputs.text or (), train=inputs.train, valid=inputs.valid, **how
-            )
+            how |= {"train": inputs.train, "valid": inputs.valid, "base": inputs.base}
+            result = fit_again(like, texts=inputs.text or (), **how)
         _report(result, test=test, output=output, progress=progress)
 
 

@@ -346,7 +346,7 @@ def _show_label_scores(scores: "Sequence[LabelScore]") -> None:
 def show_fitted(result: "FitResult", *, tested: "Comparison | None") -> None:
     """The blend and its members, the training data, and the verdict on the test file."""
     from regraft.config import FIT_MEMBERS
-    from regraft.report import forecast_sentence
+    from regraft.report import encoder_sentence, forecast_sentence
 
     judged = "valid" if result.num_valid else "cross-validation"
     on_test = {arm.name: arm.test_accuracy for arm in tested.arms} if tested else {}
@@ -378,8 +378,8 @@ def show_fitted(result: "FitResult", *, tested: "Comparison | None") -> None:
         for warning in tested.warnings:
             terminal.show_line(f"note: {warning}")
         terminal.show_line(f"Verdict: {tested.verdict}")
-    if forecast := forecast_sentence(result):
-        terminal.show_line(forecast)
+    for sentence in filter(None, (forecast_sentence(result), encoder_sentence(result))):
+        terminal.show_line(sentence)
     if result.abstain_below is not None:
         terminal.show_line(f"No answer below a confidence of {result.abstain_below:.3f}.")
     if result.num_label_issues:
