@@ -265,6 +265,15 @@ def test_bad_input_is_told(files, settings, tmp_path, monkeypatch):
     )
     with pytest.raises(DataError, match="one example only of 'mixed'"):
         fit([files["text"]], train=lonely, **arguments)
+    ids = tmp_path / "ids.csv"
+    rows = "".join(f"good {row},id-{row % 5000}\n" for row in range(10_000))
+    ids.write_text(f"text,label\n{rows}", encoding="utf-8")
+    with pytest.raises(DataError, match="5,000 classes for 10,000 examples"):
+        fit([files["text"]], train=ids, **arguments)
+    unlabelled = tmp_path / "unlabelled.csv"
+    unlabelled.write_text("text,label\n" + "good,pos\nbad,neg\nso so,\n" * 6, encoding="utf-8")
+    with pytest.raises(DataError, match="row 4 has no label"):
+        fit([files["text"]], train=unlabelled, **arguments)
     with pytest.raises(ConfigError, match="--bases is 0"):
         fit([files["text"]], train=files["train"], bases=0, **arguments)
     with pytest.raises(ConfigError, match="standard input"):

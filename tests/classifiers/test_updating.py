@@ -211,7 +211,7 @@ def test_python_adds_labels_to_its_own_run(tmp_path):
         update=tmp_path / "run",
         out=tmp_path / "new",
     )
-    assert more.classes_.tolist() == ["0", "1", "2"]
+    assert more.classes_.tolist() == [0, 1, 2]
     assert (more.result_.num_train, more.result_.update.new_labels) == (52, ("2",))
     assert KeptExamples.load(tmp_path / "new").train[0].label in ("0", "1")
     with pytest.raises(RegraftError, match="num_bases"):

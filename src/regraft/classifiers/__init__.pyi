@@ -39,11 +39,22 @@ from .fit_result import FitResult, ScoreChange, Update
 from .fitting import fit, fit_again, fit_examples, remove_baselines
 from .folded import FoldedModel, FoldedSpace
 from .folding import fold_bases
+from .held_out import find_label_issues
 from .journal import journal_folder
 from .kept_examples import KeptExamples
 from .logistic import RegressionModel, TunedRegression, fit_in_space, fit_regression, unit_length
 from .neural import NeuralClassifier
-from .scoring import Evaluation, LabelScore, SetEvaluation, evaluate, evaluation, score_classifier
+from .scoring import (
+    Answered,
+    Evaluation,
+    LabelScore,
+    SetEvaluation,
+    checked_probabilities,
+    evaluate,
+    evaluation,
+    score_classifier,
+    score_probabilities,
+)
 from .self_training import self_train
 from .storage import Stored, load_member, save_member
 from .table_explanation import TableExplanation, WordTotals, explain_table
@@ -64,6 +75,7 @@ from .weights import blended
 __all__ = [
     "NUM_LEVELS",
     "STUDENT_PRESET",
+    "Answered",
     "BaseSpace",
     "Blend",
     "ClassWords",
@@ -102,6 +114,7 @@ __all__ = [
     "baselines_dir",
     "blended",
     "check_share",
+    "checked_probabilities",
     "class_words_to_html",
     "classifier_kinds",
     "distill",
@@ -111,6 +124,7 @@ __all__ = [
     "explain_table",
     "explanation_css",
     "explanation_to_html",
+    "find_label_issues",
     "finetune",
     "fit",
     "fit_again",
@@ -138,6 +152,7 @@ __all__ = [
     "run_fingerprint",
     "save_member",
     "score_classifier",
+    "score_probabilities",
     "self_train",
     "signed",
     "start_from_base",

@@ -48,6 +48,9 @@ from regraft.training import (
 # Fewer labels cannot show which member is better.
 FEWEST_LABELS = 10
 
+# Each has a vector of a hundred thousand weights: with more, members need gigabytes and hours.
+MOST_CLASSES = 1_000
+
 # A vocabulary of whole words that covers a smaller share of the text is replaced by subwords.
 LEAST_KNOWN = 0.7
 _LOOKED_AT = 2_000
@@ -273,6 +276,13 @@ def check_examples(examples: Sequence[Example], watched: Sequence[Example]) -> N
             remedy="Label a few more texts.",
         )
     counts = Counter(name for example in examples for name in example.names)
+    if len(counts) > MOST_CLASSES:
+        raise DataError(
+            f"{source} has {len(counts):,} classes for {len(examples):,} examples.",
+            f"`regraft fit` takes up to {MOST_CLASSES:,}.",
+            remedy="Check --label-column (is it a column of ids?), group the classes, or use "
+            "`regraft finetune`.",
+        )
     rare = sorted(name for name, count in counts.items() if count < 2)
     has_sets = any(example.labels is not None for example in examples)
     if rare and not watched and not has_sets:

@@ -11,16 +11,20 @@ from numpy.typing import NDArray
 from regraft.classifiers.base import Classifier, load_classifier
 from regraft.config import DataSettings, check_task
 from regraft.data import Example, Labels, check_labels_known, load_examples
+from regraft.errors import ConfigError
 from regraft.runtime import SILENT, Progress
 from regraft.stats import (
+    CoveragePoint,
     Interval,
     accuracy_interval,
     confusion,
+    coverage_curve,
     expected_calibration_error,
     macro_f1,
     mean_f1_shares,
     micro_f1_shares,
     score_interval,
+    thinned,
 )
 
 # Of the most confident errors.
@@ -56,6 +60,16 @@ class ConfidentError:
 
 
 @dataclass(frozen=True)
+class Answered:
+    """The texts that a classifier answers which leaves labels empty below a confidence."""
+
+    abstain_below: float
+    num_texts: int
+    # None if it answers none.
+    accuracy: Interval | None
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """The scores of a classifier on a labelled file."""
 
@@ -69,6 +83,9 @@ class Evaluation:
     by_label: tuple[LabelScore, ...]
     # The most confident ones first.
     errors: tuple[ConfidentError, ...]
+    # If only the most confident texts were answered.
+    coverage: tuple[CoveragePoint, ...]
+    answered: Answered | None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -99,9 +116,16 @@ def evaluation(
     labels: Labels,
     cut_share: float,
     examples: Sequence[Example] = (),
+    abstain_below: float | None = None,
 ) -> Evaluation:
     """The scores of probabilities against the true labels; `examples` are shown as errors."""
     predictions_N = probabilities_NC.argmax(axis=1)
+    answered = None
+    if abstain_below is not None:
+        is_answered_N = probabilities_NC.max(axis=1) >= abstain_below
+        hits = (predictions_N == targets_N)[is_answered_N]
+        accuracy = accuracy_interval(hits[None]) if len(hits) else None
+        answered = Answered(abstain_below, len(hits), accuracy)
     return Evaluation(
         num_examples=len(targets_N),
         accuracy=accuracy_interval((predictions_N == targets_N)[None]),
@@ -120,6 +144,8 @@ def evaluation(
             for target, label in enumerate(labels)
         ),
         errors=_errors(examples, probabilities_NC, labels=labels) if examples else (),
+        coverage=thinned(coverage_curve(probabilities_NC, targets_N)),
+        answered=answered,
     )
 
 
@@ -208,15 +234,43 @@ def evaluate(
 
 
 def score_classifier(
-    classifier: Classifier, examples: Sequence[Example], *, progress: Progress = SILENT
+    classifier: Classifier,
+    examples: Sequence[Example],
+    *,
+    abstain_below: float | None = None,
+    progress: Progress = SILENT,
 ) -> Evaluation | SetEvaluation:
-    """Score a classifier on labelled examples."""
+    """Score a classifier on labelled examples; `abstain_below` replaces that of the classifier."""
+    probabilities_NC = checked_probabilities(classifier, examples, progress=progress)
+    return score_probabilities(classifier, examples, probabilities_NC, abstain_below=abstain_below)
+
+
+def checked_probabilities(
+    classifier: Classifier, examples: Sequence[Example], *, progress: Progress = SILENT
+) -> NDArray[np.float64]:
+    """What a classifier says of examples, whose labels it must know."""
+    check_labels_known(examples, Labels(classifier.labels))
+    return classifier.predict_proba([example.content for example in examples], progress=progress)
+
+
+def score_probabilities(
+    classifier: Classifier,
+    examples: Sequence[Example],
+    probabilities_NC: NDArray[np.float64],
+    *,
+    abstain_below: float | None = None,
+) -> Evaluation | SetEvaluation:
+    """The scores of what a classifier said of labelled examples."""
     labels = Labels(classifier.labels)
-    check_labels_known(examples, labels)
-    contents = [example.content for example in examples]
-    probabilities_NC = classifier.predict_proba(contents, progress=progress)
-    targets, cut_share = labels.targets(examples), classifier.cut_share(contents)
+    targets = labels.targets(examples)
+    cut_share = classifier.cut_share([example.content for example in examples])
     if classifier.task.has_label_sets:
+        if abstain_below is not None:
+            raise ConfigError(
+                "--abstain-below needs one label per text, and this classifier gives several.",
+                "Each of its labels has a threshold of its own.",
+                remedy="Omit --abstain-below.",
+            )
         return set_evaluation(
             probabilities_NC,
             targets_NC=targets,
@@ -225,5 +279,10 @@ def score_classifier(
             cut_share=cut_share,
         )
     return evaluation(
-        probabilities_NC, targets_N=targets, labels=labels, cut_share=cut_share, examples=examples
+        probabilities_NC,
+        targets_N=targets,
+        labels=labels,
+        cut_share=cut_share,
+        examples=examples,
+        abstain_below=classifier.abstain_below if abstain_below is None else abstain_below,
     )

@@ -1,9 +1,12 @@
 """`regraft.fit`: the recipe for what Python callers have at hand."""
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from regraft.classifiers.abstention import ALWAYS_ANSWER
 from regraft.classifiers.base import single_texts
@@ -94,7 +97,12 @@ def _updated(
             abstention=ALWAYS_ANSWER,
             progress=progress,
         )
-        return TextClassifier.load(result.run_dir)
+        classifier = TextClassifier.load(result.run_dir)
+    if all(isinstance(answer, int | np.integer) for answer in answers):
+        # As they were given: files hold names. The run may have others, which are no numbers.
+        with contextlib.suppress(ValueError):
+            classifier.classes_ = np.array([int(name) for name in classifier.classes_])
+    return classifier
 
 
 def _example(text: str, answer: Any, *, row: int, separator: str | None) -> Example:

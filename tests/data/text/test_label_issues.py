@@ -138,3 +138,13 @@ def test_warnings_name_spellings_and_contradicting_rows() -> None:
     assert all(part in spelling for part in ("'Good' (1)", "'good' (1)", "'go od' (1)"))
     assert "row 2 'Good', row 5 'bad'" in contradiction
     assert label_warnings(examples[1:2] + examples[4:]) == []
+
+
+def test_warnings_name_texts_without_any_label() -> None:
+    sets = [("a", ("x", "y")), ("b", ()), ("c", ("x",)), ("d", ())]
+    examples = [
+        Example(text, "|".join(labels), "f.csv", row, labels=labels)
+        for row, (text, labels) in enumerate(sets, 2)
+    ]
+    (warning,) = label_warnings(examples, separator="|")
+    assert "without any label: row 3, 5." in warning

@@ -31,6 +31,13 @@ _SEEN = {
 def evaluate(
     run: options.RunFolder,
     file: Annotated[Path, argument("Examples to score on.", "FILE")],
+    issues: Annotated[
+        Path | None,
+        option(
+            "--issues", "List of labels that may be wrong to write, for `data clean`.", "FILE.csv"
+        ),
+    ] = None,
+    abstain_below: options.AbstainBelow = None,
     *,
     reading: options.TaskReading,
     output: options.Output,
@@ -40,12 +47,23 @@ def evaluate(
     \b
     Example:
       regraft evaluate runs/reviews test.csv
+      regraft evaluate runs/reviews test.csv --abstain-below 0.9 --issues issues.csv
     """
-    from regraft.classifiers import load_classifier, score_classifier
+    from regraft.classifiers import (
+        check_share,
+        checked_probabilities,
+        find_label_issues,
+        load_classifier,
+        score_probabilities,
+    )
     from regraft.comparison import part_in_training
     from regraft.config import check_task
-    from regraft.data import load_examples
+    from regraft.data import Labels, load_examples, write_label_issues
+    from regraft.runtime import output_path
 
+    check_share("--abstain-below", abstain_below)
+    if issues is not None:
+        output_path(issues, inputs=[run, file])
     classifier = load_classifier(run)
     data = data_of(classifier.data, reading)
     check_task(data, supported=classifier.supported_tasks, by=str(run))
@@ -53,7 +71,16 @@ def evaluate(
     with output.progress() as progress:
         if (part := part_in_training(run, examples)) is not None:
             progress.say(f"Warning: {_SEEN[part].format(file=file, run=run)}")
-        evaluation = score_classifier(classifier, examples, progress=progress)
+        probabilities_NC = checked_probabilities(classifier, examples, progress=progress)
+    evaluation = score_probabilities(
+        classifier, examples, probabilities_NC, abstain_below=abstain_below
+    )
+    if issues is not None:
+        labels, separator = Labels(classifier.labels), data.label_separator
+        found = find_label_issues(examples, probabilities_NC, labels=labels, separator=separator)
+        write_label_issues(issues, found)
+        if not output.quiet:
+            terminal.show_message(f"{counted(len(found), 'label')} may be wrong: {issues}.")
     output.show(evaluation, lambda: results.show_evaluation(evaluation))
     note_score(run, file, data=data)
 

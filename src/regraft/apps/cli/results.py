@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from regraft.apps.course.mistakes import WrongAnswer
     from regraft.apps.demo import DemoResult
     from regraft.classifiers import (
+        Answered,
         DistillResult,
         Evaluation,
         FinetuneResult,
@@ -31,6 +32,7 @@ _ROWS_SHOWN = 12
 _LABELS_SHOWN = 10
 _TEXT_SHOWN = 90
 _ERRORS_SHOWN = 5
+_COVERAGES = (1.0, 0.9, 0.75, 0.5, 0.25)
 _LINE = 100
 
 
@@ -264,7 +266,7 @@ def show_evaluation(evaluation: "Evaluation | SetEvaluation") -> None:
 
 def _show_single_evaluation(evaluation: "Evaluation") -> None:
     """Scores with their interval, and the confusion matrix."""
-    accuracy = evaluation.accuracy
+    accuracy, answered = evaluation.accuracy, evaluation.answered
     terminal.show_table(
         ["evaluated", ""],
         [
@@ -273,7 +275,17 @@ def _show_single_evaluation(evaluation: "Evaluation") -> None:
             ("macro F1", f"{evaluation.macro_f1:.3f}"),
             ("calibration error", f"{evaluation.calibration_error:.3f}"),
             ("texts cut", f"{evaluation.cut_share:.1%}"),
+            *([] if answered is None else [_answered(answered, evaluation.num_examples)]),
         ],
+    )
+    curve = dict.fromkeys(
+        min(evaluation.coverage, key=lambda point: abs(point.coverage - share))
+        for share in _COVERAGES
+    )
+    terminal.show_table(
+        ["coverage", "accuracy", "confidence from"],
+        [(f"{p.coverage:.0%}", f"{p.accuracy:.1%}", f"{p.threshold:.3f}") for p in curve],
+        right=["coverage", "accuracy", "confidence from"],
     )
     if len(evaluation.labels) <= _LABELS_SHOWN:
         terminal.show_table(
@@ -301,6 +313,13 @@ def _show_single_evaluation(evaluation: "Evaluation") -> None:
             ],
             right=["probability"],
         )
+
+
+def _answered(answered: "Answered", num_examples: int) -> tuple[str, str]:
+    """A row about the texts that reach the confidence from which there is an answer."""
+    share = answered.num_texts / num_examples
+    score = "" if answered.accuracy is None else f", accuracy {_percent(answered.accuracy)}"
+    return f"answered from {answered.abstain_below:.3f} on", f"{share:.1%}{score}"
 
 
 def _show_set_evaluation(evaluation: "SetEvaluation") -> None:

@@ -70,13 +70,16 @@ class Models:
             for piece, word, level in found.pieces()
         ]
         pro, contra = found.strongest()
+        facts, below = trust_facts(found), explainer.classifier.abstain_below
+        if below is not None and found.probabilities[found.predicted] < below:
+            facts = [f"Not sure enough to answer: that needs {below:.1%}.", *facts]
         return {
             "label": found.predicted,
             "probability": found.probabilities[found.predicted],
             "probabilities": found.probabilities,
             "pieces": pieces,
             "strongest": {"for": _word_scores(pro), "against": _word_scores(contra)},
-            "facts": trust_facts(found),
+            "facts": facts,
         }
 
     def attention(self, run_dir: Path, text: str) -> dict[str, Any]:

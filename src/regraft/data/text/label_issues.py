@@ -131,13 +131,21 @@ def accepted_issues(
 def label_warnings(examples: Sequence[Example], *, separator: str | None = None) -> list[str]:
     """Labels that differ only in case or blanks, and equal texts with different labels.
 
-    With a `separator` of several labels, also if it never occurs.
+    With a `separator` of several labels, also if it never occurs, and texts without any label.
     """
     warnings = []
     if separator is not None and all(len(example.names) < 2 for example in examples):
         warnings.append(
             f"No text has two labels: the separator {separator!r} never occurs. If every text has "
             "one label, omit --label-separator."
+        )
+    if unlabelled := [example.row for example in examples if not example.names]:
+        shown = ", ".join(f"{row:,}" for row in unlabelled[:_MOST_LISTED])
+        more = len(unlabelled) - _MOST_LISTED
+        also = f" and {more:,} more" if more > 0 else ""
+        warnings.append(
+            f"Texts without any label: row {shown}{also}. They are examples of none; leave them "
+            "out if they were not labelled yet."
         )
     counts = Counter(name for example in examples for name in example.names)
     spellings: dict[str, list[str]] = {}

@@ -2,6 +2,9 @@
 import { obey, post } from "./api.js";
 import { bar, fillSelect, find, make } from "./dom.js";
 
+// The most probable labels; a classifier may have thousands.
+const MOST_LABELS = 10;
+
 let runs = [];
 let shown = null; // the run that gave the result on the page
 let attention = null; // {tokens, weights, darkest, num_layers, num_heads, num_cut}
@@ -70,7 +73,7 @@ function withoutAttention(run) {
 function showResult(run, found) {
   const { for: pro, against } = found.strongest;
   const digits = digitsOf([...pro, ...against]);
-  const chances = Object.entries(found.probabilities).sort((a, b) => b[1] - a[1]);
+  const chances = Object.entries(found.probabilities).sort((a, b) => b[1] - a[1]).slice(0, MOST_LABELS);
   find("try-result").replaceChildren(
     make("h2", { class: "verdict" }, make("bdi", { id: "try-label" }, found.label), make("span", { id: "try-chance" }, percent(found.probability))),
     make("dl", { class: "chances" }, ...chances.flatMap(([label, share]) =>
