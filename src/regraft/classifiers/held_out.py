@@ -111,14 +111,23 @@ class HeldOut:
         """
         return adjusted(self._crossed(is_tempered=True), self.priors_C)
 
+    @cached_property
+    def _weights_by_fold(self) -> dict[int, Float[np.ndarray, " M"]]:
+        """The weights of the members for each fold, chosen on the others."""
+        return {
+            fold: choose_weights(
+                self.active_MNC[:, self._folds_N != fold], self.targets[self._folds_N != fold]
+            )
+            for fold in np.unique(self._folds_N).tolist()
+        }
+
     def _crossed(self, *, is_tempered: bool) -> Float[np.ndarray, "N C"]:
         blend_NC: NDArray[np.float64] = np.zeros_like(self.active_MNC[0])
-        for fold in np.unique(self._folds_N):
+        for fold, weights_M in self._weights_by_fold.items():
             here_N = self._folds_N == fold
-            known_MKC, targets = self.active_MNC[:, ~here_N], self.targets[~here_N]
-            weights_M = choose_weights(known_MKC, targets)
             temperature = 1.0
             if is_tempered:
+                known_MKC, targets = self.active_MNC[:, ~here_N], self.targets[~here_N]
                 known_KC = blended(known_MKC, weights_M, has_label_sets=self.has_label_sets)
                 temperature = steady_temperature(*decisions(known_KC, targets))
             blend_NC[here_N] = blended(

@@ -1,6 +1,7 @@
 """The studio over HTTP: what it answers, whom it answers, and what it refuses."""
 
 import base64
+import dataclasses
 import itertools
 import json
 import random
@@ -18,12 +19,14 @@ from conftest import make_examples, write_examples
 from pages import outline
 from random_runs import LABELS, write_run
 from studios import open_session, running
+from tiny_blends import light_blend
 from typer.testing import CliRunner
 
 from regraft.apps.cli import app
 from regraft.apps.serve.guard import check_caller
 from regraft.apps.serve.limits import RefusedError
 from regraft.apps.studio.inside import Shape, parameters, shapes
+from regraft.apps.studio.models import Models
 from regraft.classifiers.attribution import Explainer
 from regraft.models.parameter_count import ledger
 from regraft.training.generation import generate
@@ -142,6 +145,16 @@ def test_a_text_gets_the_label_that_explain_gives_it(studio, folder):
     assert scores == pytest.approx([word.score for word in expected.words], abs=1e-3)
     for side, words in zip(("for", "against"), expected.strongest(), strict=True):
         assert [word["text"] for word in answer["strongest"][side]] == [word.text for word in words]
+
+
+def test_a_text_below_the_threshold_is_said_to_have_no_answer(tmp_path):
+    blend = light_blend()
+    for below in (0.0, 1.0):
+        info = dataclasses.replace(blend.info, result={**blend.info.result, "abstain_below": below})
+        run_dir = tmp_path / f"run-{below:g}"
+        dataclasses.replace(blend, info=info).save(run_dir)
+        facts = Models().explained(run_dir, TEXT)["facts"]
+        assert facts[0].startswith("Not sure enough to answer: that needs 100.0%.") == (below == 1)
 
 
 def test_words_that_are_not_read_are_told_apart_from_those_that_count_nothing(studio, folder):
