@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import regraft
 from regraft.apps.cli import app
+from regraft.apps.serve.engine import load_engine
 from regraft.classifiers.attribution import Explainer
 from regraft.classifiers.base import load_classifier
 from regraft.classifiers.embeddings import BaseSpace, EmbeddingModel, KeptVectors
@@ -93,6 +94,9 @@ def test_commands_read_a_run_with_an_encoder(made, tmp_path):
     assert "long" in (tmp_path / "out.csv").read_text(encoding="utf-8")
     explanation = json.loads(run("explain", made["run"], "plotplot plotplot", "--json"))
     assert explanation["method"] == "leave-one-out"
+    engine = load_engine(made["run"])
+    assert engine.runtime == "torch"
+    assert engine.classify(["plotplot " * 12])[0]["label"] == "long"
 
 
 def test_command_takes_a_pretrained_run_and_tests_its_member(shared_base, settings, made, tmp_path):
