@@ -1,5 +1,6 @@
 """Arms are found by name, and anybody can register one."""
 
+import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,12 +12,13 @@ from conftest import TINY, write_examples
 from numpy.typing import NDArray
 
 from regraft.comparison import ARM_KINDS, Arm, ArmData, ArmModel, Fitted, compare, register_arm
-from regraft.comparison.arms import parse_arms
+from regraft.comparison.arms import as_trained, parse_arms
 from regraft.comparison.jobs import plan_cells
 from regraft.comparison.network_arms import NetworkArm
-from regraft.config.resolution import resolve
+from regraft.config.resolution import replace, resolve
 from regraft.errors import ConfigError
 from regraft.runtime import Progress
+from regraft.training import load_run
 
 
 def test_arms_of_several_bases_have_their_names() -> None:
@@ -46,6 +48,23 @@ def test_wrong_arm_is_refused(name: str, fact: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_arms(["linear", name], bases=["mini"])
     assert fact in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("stages", "pooling", "expected"),
+    [
+        ("language", "last", "mean"),
+        ("words,documents+language", "last", "last"),
+        ("words,documents", "attention", "mean"),
+    ],
+)
+def test_frozen_base_is_read_by_the_vector_that_contrast_trained(
+    shared_base: Path, stages: str, pooling: str, expected: str
+) -> None:
+    run = load_run(shared_base)
+    settings = replace(replace(run.settings, "objective", stages=stages), "head", pooling=pooling)
+    read = as_trained(dataclasses.replace(run, settings=settings))
+    assert read.settings.head.pooling == expected
 
 
 def test_arms_use_the_methods_that_suit_them() -> None:

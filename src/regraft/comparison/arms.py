@@ -36,10 +36,11 @@ from regraft.classifiers import (
 from regraft.comparison.arm_base import Arm, ArmData, ArmModel, Fitted, Prepared
 from regraft.comparison.network_arms import NetworkArm, RivalArm
 from regraft.comparison.plan import Setup
-from regraft.config import ARMS, Registry, Settings, replace, resolve
+from regraft.config import ARMS, Registry, Settings, learns_documents, replace, resolve
 from regraft.data import read_documents
 from regraft.errors import ConfigError
 from regraft.runtime import SILENT, Progress, read_json, scratch_folder, write_json, write_whole
+from regraft.training import LoadedRun
 
 _VECTORS_NAME, _COST_NAME, _SPACE_NAME = "vectors.safetensors", "cost.json", "space"
 
@@ -272,7 +273,7 @@ class LatentArm(VectorArm):
 
 @register_arm("embedding")
 class EmbeddingArm(VectorArm):
-    """Mean vectors of the frozen base and logistic regression."""
+    """Vectors of the frozen base and logistic regression."""
 
     title, description = "the base as vectors", ARMS["embedding"]
     role = "base"
@@ -281,13 +282,20 @@ class EmbeddingArm(VectorArm):
     def encode(
         self, texts: Sequence[str], *, setup: Setup, shared_dir: Path, progress: Progress = SILENT
     ) -> Float[np.ndarray, "N D"]:
-        """The mean over tokens, whatever the head would pool: without labels nothing else is
-        learned."""
+        """Unit vectors, one per text."""
         base = setup.starts[self.base].base
         assert base is not None, "an arm of a base has one"
-        settings = replace(base.settings, "head", pooling="mean")
-        averaged = dataclasses.replace(base, settings=settings)
-        return document_vectors([averaged], texts, progress=progress)
+        return document_vectors([as_trained(base)], texts, progress=progress)
+
+
+def as_trained(base: LoadedRun) -> LoadedRun:
+    """The base, read by the vector that a stage of documents trained, else by the mean vector.
+
+    Without labels, no other vector is worth reading.
+    """
+    if learns_documents(base.settings.objective) and base.settings.head.pooling != "attention":
+        return base
+    return dataclasses.replace(base, settings=replace(base.settings, "head", pooling="mean"))
 
 
 @register_arm("lstm")

@@ -168,7 +168,7 @@ ARMS = {
     "linear": "TF-IDF of words and characters + logistic regression, tuned on valid",
     "nbsvm": "naive Bayes ratios of words and pairs + logistic regression (NB-SVM), tuned on valid",
     "latent": "TF-IDF + SVD of unlabelled text + logistic regression, tuned on valid",
-    "embedding": "mean vectors of the frozen base + logistic regression, tuned on valid",
+    "embedding": "vectors of the frozen base + logistic regression, tuned on valid",
     "lstm": "a new bidirectional LSTM on the tokens of the base",
     "cnn": "a new convolution over the tokens of the base (Kim 2014)",
     "fit": "the blend of `regraft fit`, pre-trained on unlabelled text",
