@@ -309,7 +309,7 @@ def desk(tmp_path_factory, shared_base, shared_classifier):
         shutil.copytree(shared_base, folder / name)
     (folder / "my.key").write_bytes(bytes(range(32)))
     pyarrow.parquet.write_table(pyarrow.csv.read_csv(folder / "new.csv"), folder / "big.parquet")
-    names = ("reviews", "grafted", "best", "tickets", "student", "demo/classifier")
+    names = ("reviews", "grafted", "best", "tickets", "student", "more", "demo/classifier")
     for name in names:
         shutil.copytree(shared_classifier, folder / "runs" / name)
     for seed, name in enumerate(("pairs", "pairs-test"), start=20):

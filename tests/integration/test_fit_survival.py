@@ -77,5 +77,4 @@ def test_kills_at_random_moments_and_a_busy_machine_change_nothing(tmp_path, com
             process.wait()
     straight = content(tmp_path / "straight")
     assert content(tmp_path / "killed") == straight
-    # The three members; the bases are folded into one of them.
-    assert sum(name.endswith(".safetensors") for name in straight) == 3
+    assert any(name.endswith(".safetensors") for name in straight), "weights are compared, too"
