@@ -69,7 +69,7 @@ from .tfidf import (
     fit_space,
     linear_score,
 )
-from .updating import fit_update, load_fitted
+from .updating import fit_update, fitted_data
 from .weights import blended
 
 __all__ = [
@@ -135,13 +135,13 @@ __all__ = [
     "fit_regression",
     "fit_space",
     "fit_update",
+    "fitted_data",
     "fold_bases",
     "harmless",
     "journal_folder",
     "kept_epoch",
     "linear_score",
     "load_classifier",
-    "load_fitted",
     "load_member",
     "load_splits",
     "predict_to_file",

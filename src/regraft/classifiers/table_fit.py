@@ -12,7 +12,7 @@ from regraft.classifiers.abstention import ALWAYS_ANSWER
 from regraft.classifiers.base import single_texts
 from regraft.classifiers.estimator import TextClassifier
 from regraft.classifiers.inputs import read_labelled, read_unlabelled
-from regraft.classifiers.updating import load_fitted, update_examples
+from regraft.classifiers.updating import fitted_data, update_examples
 from regraft.config import resolve
 from regraft.data import Content, Example
 from regraft.errors import ConfigError, DataError
@@ -82,7 +82,7 @@ def _updated(
     progress: Progress,
 ) -> TextClassifier:
     """The run with more examples; in a temporary folder if none is given."""
-    data = load_fitted(run_dir).data
+    data = fitted_data(run_dir)
     examples = [
         _example(text, answer, row=row, separator=data.label_separator)
         for row, (text, answer) in enumerate(zip(single_texts(contents), answers, strict=True), 1)

@@ -47,10 +47,12 @@ from regraft.data import (
 from regraft.errors import RunFolderError
 from regraft.runtime import SILENT, Progress
 from regraft.stats import difference_interval, micro_f1_shares, score_interval
-from regraft.training import RunFolder, RunInfo, open_run
+from regraft.training import RunFolder, RunInfo, open_run, read_settings
 
 # More changed labels are counted, not listed.
 _MOST_LISTED = 5
+# Texts that tell whether the language is the same.
+_READ = 100
 
 
 def fit_update(
@@ -70,8 +72,7 @@ def fit_update(
     `data` says how the new files are read, by default as those of the run. The threshold below
     which there is no answer stays, unless another is asked for.
     """
-    blend = load_fitted(run_dir)
-    data = data or blend.data
+    data = data or fitted_data(run_dir)
     files = {"train": [str(train)], "valid": [] if valid is None else [str(valid)]}
     return update_examples(
         Path(run_dir),
@@ -100,7 +101,8 @@ def update_examples(
 ) -> FitResult:
     """The same for examples in memory; `files` is where they come from."""
     start = time.perf_counter()
-    blend = load_fitted(run_dir)
+    fitted_data(run_dir)  # refuses what is no such run
+    blend = Blend.load(run_dir)
     check_task(data, supported=[blend.task], by=f"{run_dir} (--update)")
     abstention.check()
     check_fit_task(blend.settings, abstention)
@@ -165,8 +167,8 @@ def update_examples(
         return result
 
 
-def load_fitted(run_dir: str | Path) -> Blend:
-    """The blend in a folder of `regraft fit`."""
+def fitted_data(run_dir: str | Path) -> DataSettings:
+    """How the files of a finished run of `regraft fit` were read."""
     path = Path(run_dir)
     if not RunFolder(path).exists or read_finished(RunFolder(path)) is None:
         raise RunFolderError(
@@ -174,7 +176,7 @@ def load_fitted(run_dir: str | Path) -> Blend:
             "Only the labels of such a run can be added to.",
             remedy="Check the path of --update; an unfinished run goes on with --resume.",
         )
-    return Blend.load(path)
+    return read_settings(path).data
 
 
 def _warnings(
@@ -198,7 +200,7 @@ def _warnings(
             f"replaces the old one: {listed}{also}."
         )
     usual, here = (
-        token_coverage(blend.tokenizer, [example.text for example in examples])
+        token_coverage(blend.tokenizer, [e.text for e in examples[:: -(-len(examples) // _READ)]])
         for examples in (kept.train, added)
     )
     if here < FOREIGN_SHARE * usual:

@@ -170,10 +170,10 @@ def fit(
 def _update(
     run: Path, inputs: Inputs, reading: options.SetReading, *, how: dict[str, Any]
 ) -> "FitResult":
-    from regraft.classifiers import fit_update, load_fitted
+    from regraft.classifiers import fit_update, fitted_data
 
     _, train = inputs.required()
-    data = options.data_of(load_fitted(run).data, reading)
+    data = options.data_of(fitted_data(run), reading)
     return fit_update(run, train=train, valid=inputs.valid, data=data, **how)
 
 
