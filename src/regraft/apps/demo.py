@@ -5,9 +5,7 @@ classifier; and a `DemoResult` for the command line to print. Every step is a pu
 ordinary files, so that a user can repeat any of them by hand.
 """
 
-import csv
 import dataclasses
-import io
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,6 +18,7 @@ from regraft.config import DEFAULT_ARMS, resolve
 from regraft.data import (
     Document,
     Example,
+    csv_text,
     fetch,
     find_leaks,
     load_examples,
@@ -404,12 +403,9 @@ def _write_data(
     # The training texts may be read without their labels too; valid and test stay unseen.
     write_text(paths["text"], "".join(f"{line}\n" for line in lines))
     for name, part in (("train", train), ("valid", valid), ("test", test)):
-        buffer = io.StringIO(newline="")
-        writer = csv.writer(buffer)
-        writer.writerow(["text", "label"])
-        writer.writerows((example.text, example.label) for example in part)
         paths[name] = out_dir / f"{name}.csv"
-        write_text(paths[name], buffer.getvalue())
+        rows = [(example.text, example.label) for example in part]
+        write_text(paths[name], csv_text(["text", "label"], rows))
     return paths
 
 

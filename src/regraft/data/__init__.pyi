@@ -57,7 +57,16 @@ from .text.table_rows import (
     row_values,
     scan_tables,
 )
-from .text.writers import WRITERS, BinaryFile, Column, Writer, format_of, open_writer, zipped
+from .text.writers import (
+    WRITERS,
+    BinaryFile,
+    Column,
+    Writer,
+    csv_text,
+    format_of,
+    open_writer,
+    zipped,
+)
 from .tokens.lab import LAB_DICT_NAME
 from .tokens.store import Part, TokenStore, is_store, offsets_of, open_store, parse_part
 from .tokens.store_writer import source_fingerprint, write_store, write_view
@@ -110,6 +119,7 @@ __all__ = [
     "check_readable",
     "check_state",
     "check_trainable",
+    "csv_text",
     "drop_leaks",
     "duplicate_key",
     "epoch_order",

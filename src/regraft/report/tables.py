@@ -3,9 +3,7 @@
 A missing number is null, or an empty cell.
 """
 
-import csv
 import dataclasses
-import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from regraft.comparison import Comparison
+from regraft.data import csv_text
 from regraft.stats import Interval
 
 
@@ -102,9 +101,5 @@ def interval_cells(interval: Interval | None) -> list[float | None]:
 
 
 def to_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Columns and rows as a file's text."""
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([plain(cell) for cell in row] for row in rows)
-    return buffer.getvalue()
+    """Columns and rows as a file's text; what is not finite is an empty cell."""
+    return csv_text(columns, ([plain(cell) for cell in row] for row in rows))

@@ -4,8 +4,6 @@ The texts come from a grammar, so that everyone has the same ones. docs/course.p
 for the site.
 """
 
-import csv
-import io
 import json
 import re
 from dataclasses import dataclass
@@ -13,7 +11,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from regraft.data import split_examples, subset_examples, synthetic_reviews, without_duplicates
+from regraft.data import (
+    csv_text,
+    split_examples,
+    subset_examples,
+    synthetic_reviews,
+    without_duplicates,
+)
 from regraft.errors import RunFolderError
 from regraft.runtime import write_text
 
@@ -138,11 +142,8 @@ def start(folder: str | Path, *, scale: str = "full") -> Material:
         # Training texts may be read without their labels, too; valid and test stay unseen.
         write_text(text, "".join(f"{example.text}\n" for example in rest))
         for name, part in (("train", train), ("valid", valid), ("test", test)):
-            table = io.StringIO(newline="")
-            writer = csv.writer(table)
-            writer.writerow(["text", "label"])
-            writer.writerows((example.text, example.label) for example in part)
-            write_text(paths[name], table.getvalue())
+            rows = [(example.text, example.label) for example in part]
+            write_text(paths[name], csv_text(["text", "label"], rows))
         write_text(note, scale)
     return Material(folder=folder, text=text, scale=chosen, **paths)
 

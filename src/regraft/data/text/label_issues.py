@@ -1,7 +1,6 @@
 """Labels that are probably wrong, as a table that people read, edit and apply."""
 
 import csv
-import io
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -10,6 +9,7 @@ from pathlib import Path
 from regraft.data.text.duplicates import duplicate_key
 from regraft.data.text.lines import check_present, read_lines
 from regraft.data.text.records import Example
+from regraft.data.text.writers import csv_text
 from regraft.errors import ConfigError, DataError
 from regraft.runtime import write_text
 
@@ -36,13 +36,11 @@ _COLUMNS = tuple(field.name for field in fields(LabelIssue))
 
 def write_label_issues(path: Path, issues: Iterable[LabelIssue]) -> None:
     """Write a csv file with a header, in this order; a file without issues has the header only."""
-    table = io.StringIO()
-    writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    for issue in issues:
-        values = [getattr(issue, name) for name in _COLUMNS[:-1]]
-        writer.writerow([*values, f"{issue.confidence:.4f}"])
-    write_text(path, table.getvalue())
+    rows = [
+        [*(getattr(issue, name) for name in _COLUMNS[:-1]), f"{issue.confidence:.4f}"]
+        for issue in issues
+    ]
+    write_text(path, csv_text(_COLUMNS, rows))
 
 
 def read_label_issues(path: str | Path) -> list[LabelIssue]:

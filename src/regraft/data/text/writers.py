@@ -3,8 +3,10 @@
 A writer knows columns and rows, not what they mean. Equal rows in equal blocks give equal bytes.
 """
 
+import csv
 import datetime
 import gzip
+import io
 import json
 import math
 import re
@@ -58,6 +60,15 @@ class Writer(Protocol):
 
     def close(self) -> None:
         """Write the end of the table; the file stays open."""
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A small table of our own as the text of a csv file; None is an empty cell."""
+    buffer = io.StringIO(newline="")
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return buffer.getvalue()
 
 
 def format_of(path: Path) -> str:
