@@ -112,13 +112,16 @@ class Difference:
         """Two-sided p: the level of the widest interval that excludes zero."""
         from scipy.optimize import brentq
 
-        def beyond(log_p: float) -> float:
-            return self._reach(float(np.exp(log_p)) / 2) - abs(self.centre)
-
-        if beyond(0.0) >= 0:
+        if self._beyond(0.0) >= 0:
             return 1.0
         least = float(np.log(_LEAST_P))
-        return _LEAST_P if beyond(least) <= 0 else float(np.exp(brentq(beyond, least, 0.0)))
+        if self._beyond(least) <= 0:
+            return _LEAST_P
+        return float(np.exp(brentq(self._beyond, least, 0.0)))
+
+    def _beyond(self, log_p: float) -> float:
+        """How far the interval at this level reaches beyond zero."""
+        return self._reach(float(np.exp(log_p)) / 2) - abs(self.centre)
 
     def interval(self, *, level: float = SIGNIFICANCE) -> Interval:
         """It excludes zero if and only if p is below `level`."""
