@@ -184,3 +184,19 @@ def test_run_on_a_foreign_base_is_not_exported(
     assert result.exit_code == 2
     assert "is based on a Hugging Face model" in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_blend_with_the_encoder_predicts_words_it_was_never_shown(
+    model_dir: Path, files: dict[str, Path], tmp_path: Path
+) -> None:
+    """`fit --base`: words that TF-IDF counts cannot help here, vectors of the encoder do."""
+    out = tmp_path / "run"
+    inputs = ["--base", model_dir, "--train", files["train"], "--test", files["test"]]
+    told = json.loads(run("fit", *inputs, "--out", out, "--bases", 1, "--json", "--quiet").stdout)
+    found = {arm["name"]: arm["test_accuracy"]["mean"] for arm in told["test"]["arms"]}
+    assert found["encoder"] > 0.9
+    assert found["blend"] > 0.85
+    assert found["linear"] < 0.5
+    assert told["weights"]["encoder"] > 0.5
+    answers = run("predict", out, files["test"], "--json", "--quiet").stdout
+    assert len(json.loads(answers)) == len(UNKNOWN_TEXTS)
