@@ -125,8 +125,8 @@ def full_comparison(**changes: object) -> Comparison:
     )
     whole = comparison(
         verdict="Pre-training helped, and the fine-tuned base beats every rival. "
-        "The fine-tuned base reaches 87.4 %: +9.3 points [+8.2, +10.4] against scratch (78.1 %), "
-        "+2.2 points [+1.1, +3.3] against TF-IDF + SVD + logistic regression (85.2 %). "
+        "The fine-tuned base reaches 87.4 %: +9.3 points (+8.2 to +10.4) against scratch (78.1 %), "
+        "+2.2 points (+1.1 to +3.3) against TF-IDF + SVD + logistic regression (85.2 %). "
         "Intervals are widened for all that was asked at once.",
         verdict_kind="pays",
         arms=arms,

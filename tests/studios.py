@@ -18,6 +18,7 @@ from regraft.apps.studio.labelling import Session
 from regraft.apps.studio.models import Models
 from regraft.apps.studio.runs import RunsFolder
 from regraft.apps.studio.server import build_server
+from regraft.apps.studio.training import Trainer
 from regraft.data.text.records import Document
 
 CLASSES = ("negative", "positive")
@@ -79,5 +80,5 @@ def open_session(path: Path, *, classes: tuple[str, ...] = CLASSES) -> Session:
         file=LabelFile(path),
         vectors=word_vectors,
         classes=classes,
-        text_flags=("--text", "texts.txt"),
+        trainer=Trainer(path.parent / "runs", labels_path=path, flags=("--text", "texts.txt")),
     )

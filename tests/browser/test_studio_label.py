@@ -28,11 +28,11 @@ def num_labelled(page: Any, num: int) -> None:
 
 
 @contextlib.contextmanager
-def studio_process(folder: Path, texts: Path) -> Iterator[tuple[subprocess.Popen, str]]:
+def studio_process(folder: Path, texts: Path, *more: str) -> Iterator[tuple[subprocess.Popen, str]]:
     """The command itself, in a process that can be killed."""
     command = [sys.executable, "-m", "regraft", "studio", str(folder), "--port", "0", "--no-open"]
     process = subprocess.Popen(
-        [*command, "--text", str(texts), "--labels", "negative,positive"],
+        [*command, "--text", str(texts), "--labels", "negative,positive", *more],
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -69,6 +69,91 @@ def test_ten_labels_given_by_keyboard_outlive_sigkill(page, tmp_path):
         page.keyboard.press("u")
         num_labelled(page, 9)
         assert page.text_content("#label-text") == given[-1][0]
+
+
+def give_labels(page: Any, keys: str, *, first: int) -> None:
+    for num, key in enumerate(keys, start=first):
+        page.wait_for_selector("#label-buttons button:not([disabled])")
+        page.keyboard.press(key)
+        num_labelled(page, num)
+
+
+def trained(page: Any, num: int) -> list[str]:
+    """The cells of the newest training, once there are so many."""
+    page.wait_for_function(
+        "num => document.querySelectorAll('#training-rows tr').length === num", arg=num
+    )
+    return page.locator("#training-rows tr").first.locator("th, td").all_inner_texts()
+
+
+@pytest.mark.slow
+def test_labels_are_trained_on_and_all_is_found_again_after_a_kill(page, tmp_path):
+    texts, runs = tmp_path / "texts.txt", tmp_path / "runs"
+    runs.mkdir()
+    texts.write_text("".join(f"{one.text}\n" for one in documents()), encoding="utf-8")
+    with studio_process(runs, texts) as (process, url):
+        page.goto(f"{url}/#label")
+        give_labels(page, "122112211221", first=1)
+        page.keyboard.press("t")
+        name, num_labels, score = trained(page, 1)
+        assert (name, num_labels) == ("texts-1", "12")
+        assert re.fullmatch(r"[\d.]+ \([\d.]+ to [\d.]+\)", score)
+        wait_told(page, "training-notes", "too few labels to forecast")
+        # The next texts come with a guess of the new classifier; Enter agrees.
+        wait_told(page, "label-why", "The model guesses")
+        page.keyboard.press("Enter")
+        num_labelled(page, 13)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with studio_process(runs, texts) as (process, url):
+        page.goto(f"{url}/#label")
+        num_labelled(page, 13)
+        assert trained(page, 1) == ["texts-1", "12", score]
+        assert "fit --update" in page.text_content("#training-command")
+        give_labels(page, "21", first=14)
+        page.click("#training-start")
+        assert trained(page, 2)[:2] == ["texts-2", "15"]
+        wait_told(page, "training-notes", "On the same 15 texts")
+        page.goto(f"{url}/#runs")
+        page.wait_for_selector("#runs-rows tr")
+        shown = page.locator("#runs-rows th span").all_inner_texts()
+        assert shown[:2] == ["texts-2", "texts-1"]
+        assert page.locator("#runs-rows .status.complete").count() == 2
+        process.terminate()
+        process.wait()
+
+
+@pytest.mark.slow
+def test_a_training_is_stopped_and_one_that_died_is_interrupted_at_once(page, tmp_path):
+    texts, runs = tmp_path / "texts.txt", tmp_path / "runs"
+    runs.mkdir()
+    # Enough text for a base, which takes longer than the test waits.
+    words = "".join(
+        f"{one.text} {number} {one.text}\n" for number in range(30) for one in documents()
+    )
+    texts.write_text(words, encoding="utf-8")
+    with studio_process(runs, texts, "--minutes", "30") as (process, url):
+        page.goto(f"{url}/#label")
+        for num, key in enumerate("1221122112", start=1):
+            page.wait_for_selector("#label-buttons button:not([disabled])")
+            page.keyboard.press(key)
+            wait_told(page, "label-status", f"{num} of ")
+        page.keyboard.press("t")
+        wait_told(page, "training-line", "bases")
+        page.reload()
+        wait_told(page, "training-line", "bases")
+        page.click("#training-stop")
+        wait_told(page, "training-status", "Stopped.")
+        page.click("#training-start")
+        wait_told(page, "training-line", "bases")
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with studio_process(runs, texts) as (process, url):
+        page.goto(f"{url}/#label")
+        wait_told(page, "training-status", "The last training was interrupted.")
+        page.goto(f"{url}/#runs")
+        page.wait_for_selector("#runs-rows .status.interrupted")
+        assert page.locator("#runs-rows .status.training").count() == 0
 
 
 def test_labels_by_keyboard_move_the_curve_and_are_taken_back(page, tmp_path):
@@ -230,13 +315,14 @@ def test_the_page_says_why_a_text_is_shown_and_what_to_do_with_labels(page, tmp_
         assert re.match(first, page.text_content("#label-why"))
         assert page.is_hidden("#label-before")
         assert page.is_hidden("#label-plot")
-        assert page.is_hidden("#label-next")
+        assert page.is_disabled("#training-start")
+        wait_told(page, "training-status", "It needs 10 labels, of two classes.")
         page.keyboard.press("1")
         num_labelled(page, 1)
         wait_told(page, "label-why", "Nothing is learned yet")
         page.keyboard.press("2")
         num_labelled(page, 2)
-        assert "regraft fit --text texts.txt --train " in page.text_content("#label-next")
+        assert "regraft fit --text texts.txt --train " in page.text_content("#training-command")
         assert page.is_visible("#label-before")
 
 

@@ -166,7 +166,7 @@ def test_http_body(kind, content):
 @given(content=BROKEN)
 def test_file_of_labels(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "fuzzed-labels.csv"
-    start = (",".join(f'"{name}"' for name in COLUMNS) + "\n").encode()
+    start = (",".join(f'"{name}"' for name in ("text", *COLUMNS)) + "\n").encode()
     path.write_bytes(start + content)
     try:
         file = LabelFile(path)

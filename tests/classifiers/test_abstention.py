@@ -23,8 +23,8 @@ def test_unreachable_accuracy_names_the_best() -> None:
     chosen = Abstention(target_accuracy=0.999).threshold(CURVE, num_examples=100, progress=recorder)
     assert chosen == 0.9
     (message,) = recorder.messages
-    assert "99.9%" in message
-    assert "100.0% on 50%" in message
+    assert "99.9 %" in message
+    assert "100.0 % on 50 %" in message
 
 
 @pytest.mark.parametrize(

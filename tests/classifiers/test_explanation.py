@@ -82,7 +82,7 @@ def test_facts_tell_what_limits_the_scores():
         "good film", [1.0, 0.1], label="bad", num_unread=3, num_together=5, agreement=0.5
     )
     told = " ".join(trust_facts(found))
-    assert "The prediction is good (75.0%)." in told
+    assert "The prediction is good (75.0 %)." in told
     assert "does not read the last 3 words" in told
     assert "5 neighbours at a time" in told
     assert "Rank correlation with leave-one-out: +0.50." in told

@@ -357,6 +357,10 @@ def test_fit_is_repeated_from_its_folder(fitted, files, settings, tmp_path):
     out, result = fitted
     moved = tmp_path / "moved.txt"
     moved.write_bytes(files["text"].read_bytes())
+    away = files["train"].rename(tmp_path / "away.csv")
+    with pytest.raises(DataError, match=r"was made from .*no such file here.*pass --train FILE"):
+        fit_again(out, out=tmp_path / "again", texts=[moved])
+    away.rename(files["train"])
     again = fit_again(out, out=tmp_path / "again", texts=[moved])
     assert tensors(tmp_path / "again") == tensors(out)
     assert (again.weights, again.temperature) == (result.weights, result.temperature)

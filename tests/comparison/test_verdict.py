@@ -44,7 +44,7 @@ def judged(
 
 
 def gap(mean: float) -> str:
-    """`+5.0 points [+3.0, +7.0]`, as such a gap is told."""
+    """`+5.0 points (+3.0 to +7.0)`, as such a gap is told."""
     low, high = (f"{100 * end:+.1f}" for end in (mean - 0.02, mean + 0.02))
     return f"{100 * mean:+.1f} points [{low}, {high}]".replace("-", "\N{MINUS SIGN}")
 
@@ -324,7 +324,7 @@ def test_verdict_tells_the_interval_that_decides() -> None:
     )
     verdict = judge(arms, [wide])[1]
     assert f"is not distinguishable from {LINEAR}" in verdict
-    told = "-3.0 points [-6.1, +0.1]".replace("-", "\N{MINUS SIGN}")
+    told = "-3.0 points (-6.1 to +0.1)".replace("-", "\N{MINUS SIGN}")
     assert f"{told} against {LINEAR} (85.0 %). Intervals are widened for the number of" in verdict
 
 

@@ -85,7 +85,7 @@ def test_hub_reads_the_front_matter(classifier):
 
 def test_accuracy_has_its_interval_and_its_caveat(classifier):
     card = card_of(classifier)
-    row = re.search(r"accuracy on valid \| 85.0% \| ([\d.]+)% to ([\d.]+)% \| 240 examples", card)
+    row = re.search(r"accuracy on valid \| 85.0 % \| ([\d.]+) to ([\d.]+) % \| 240 examples", card)
     assert row is not None
     # Half-width of a share of 0.85 over 240: about 4.5 points.
     assert 79 < float(row[1]) < 82
@@ -96,7 +96,7 @@ def test_accuracy_has_its_interval_and_its_caveat(classifier):
 def test_accuracy_is_that_of_the_epoch_whose_weights_were_kept(classifier):
     result = {**classifier.info.result, "valid_accuracy": [0.5, 0.85, 0.7], "best_epoch": 1}
     info = dataclasses.replace(classifier.info, result=result)
-    assert "accuracy on valid | 85.0%" in card_of(dataclasses.replace(classifier, info=info))
+    assert "accuracy on valid | 85.0 %" in card_of(dataclasses.replace(classifier, info=info))
 
 
 def test_card_says_whether_probabilities_are_calibrated(classifier, base):
@@ -111,7 +111,7 @@ def test_card_says_whether_probabilities_are_calibrated(classifier, base):
 
 def test_card_tells_data_recipe_and_parity(classifier):
     card = card_of(classifier)
-    assert "1,360 examples to train on, 240 held out; 12.5% of the training texts were cut" in card
+    assert "1,360 examples to train on, 240 held out; 12.5 % of the training texts were cut" in card
     assert "| text | `0123456789abcdef` |" in card
     assert "| head.pooling | last |" in card
     assert "| objective.kind | causal |" in card
@@ -154,8 +154,8 @@ def test_run_without_scores_has_a_card(tmp_path):
 
 def test_onnx_card_tells_what_int8_cost(classifier):
     card = onnx_card(classifier, parity=PARITY, name="reviews", int8=COST)
-    assert "| accuracy | 83.00%, was 83.25%: +0.25 points lost |" in card
-    assert "| same answers | 99.50% on 200 texts |" in card
+    assert "| accuracy | 83.00 %, was 83.25 %: +0.25 points lost |" in card
+    assert "| same answers | 99.50 % on 200 texts |" in card
     assert "| speed | 1.40 times |" in card
     assert "any length up to 40" in card
     assert "## int8" not in onnx_card(classifier, parity=PARITY, name="reviews", int8=None)

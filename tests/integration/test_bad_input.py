@@ -112,8 +112,10 @@ UNREADABLE: dict[str, tuple[str, bytes, str]] = {
     ),
     "first line longer than the csv module likes": (
         "a.csv",
-        b"x" * 140_000 + b"\nfine\n",
-        "{file} has no column 'text'. Its columns are '" + "x" * 40 + "'. Pass --text-column NAME.",
+        b"x" * 140_000 + b",label\nfine,positive\n",
+        "{file} has no column 'text'. Its columns are '"
+        + "x" * 40
+        + "', 'label'. Pass --text-column NAME.",
     ),
     "lines that end as on an old Mac": (
         "a.csv",

@@ -11,11 +11,13 @@ from pages import check_readable, check_self_contained
 
 from regraft.classifiers.fit_result import FitResult
 from regraft.classifiers.held_out import MemberScore
+from regraft.classifiers.kept_examples import KeptExamples
 from regraft.classifiers.learning_curve import LabelPoint
 from regraft.comparison.fit_test import MEMBER_ARMS
 from regraft.comparison.results import Comparison, PairedTest
 from regraft.config.resolution import resolve, settings_to_dict
 from regraft.data.text.label_issues import LabelIssue, write_label_issues
+from regraft.data.text.records import Example
 from regraft.report.fit_page import write_fit_report
 from regraft.runtime.files import write_json
 from regraft.runtime.manifest import with_checksum
@@ -143,6 +145,13 @@ def test_fit_report_shows_what_held_out_examples_say(run_dir: Path):
         LabelPoint(size, interval(score, 0.02), is_forecast=size >= 400)
         for size, score in ((80, 0.7), (160, 0.75), (320, 0.8), (400, 0.81), (800, 0.84))
     )
+    labels = ("positive", "negative", "positive", "negative")
+    examples = [
+        Example(f"Text {row}.", label, "a.csv", row, id="" if row % 2 else f"r-{row}")
+        for row, label in enumerate((*labels, "positive"), start=13)
+    ]
+    answers = [("positive",), ("negative",), ("negative",), ("negative",), ("negative",)]
+    KeptExamples(examples, [], answers, [0.9, 0.8, 0.71, 0.6, 0.93]).save(run_dir)
     result = fit_result(
         run_dir,
         num_label_issues=1,
@@ -151,7 +160,7 @@ def test_fit_report_shows_what_held_out_examples_say(run_dir: Path):
         label_curve=curve,
     )
     paths = write_fit_report(result, None, run_dir / "report")
-    assert {"labels.png", "coverage.svg"} <= set(paths)
+    assert {"labels.png", "coverage.svg", "confidence.svg"} <= set(paths)
     page = paths["report.html"].read_text(encoding="utf-8")
     check_readable(page)
     check_self_contained(page)
@@ -159,3 +168,9 @@ def test_fit_report_shows_what_held_out_examples_say(run_dir: Path):
     for text in texts:
         for fact in ("400 more labels", "Row 17 (r-17)", "A dull book.", "0.800"):
             assert fact in text
+        for title in ("Confusion matrix", "Calibration", "Most confident errors"):
+            assert title in text
+        # Row 17 is wrong with more confidence, and is listed as a possible label error already.
+        assert "Row 15, labelled" in text
+        assert "71 %" in text.replace("\N{NO-BREAK SPACE}", " ")
+        assert "Text 17." not in text

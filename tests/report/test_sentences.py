@@ -8,6 +8,7 @@ from comparisons import ARMS, TESTS, comparison, full_comparison
 from regraft.comparison.results import Opening, Outcomes, Split
 from regraft.report import sentences as words
 from regraft.report.sentences import paired_test_in_words
+from regraft.runtime import in_points
 from regraft.stats.metrics import LengthBin
 from regraft.stats.significance import Interval
 
@@ -213,7 +214,7 @@ def test_accuracy_note_names_arms_without_epochs():
 
 
 def test_points_have_no_minus_zero():
-    assert words.points(-0.0001) == words.points(0.0) == "+0.0"
+    assert in_points(-0.0001) == in_points(0.0) == "+0.0"
 
 
 def test_lengths_of_one_number_are_told_once():

@@ -123,7 +123,13 @@ def test_fill_reads_both_sides_of_every_mask(kind, tiny_pretrain):
     guesses = fill(run, "a <mask> book, a <mask>", top=3)
     assert [len(place) for place in guesses] == [3, 3]
     start, mask = run.tokenizer.start_id, run.tokenizer.mask_id
-    parts = [run.tokenizer.encode(part) for part in ("a ", " book, a ")]
+    # The space before a word is part of its token, so that before a mask is nobody else's.
+    parts = [run.tokenizer.encode(part) for part in ("a", " book, a")]
+    assert run.tokenizer.encode("a good book") == [
+        *parts[0],
+        *run.tokenizer.encode(" good"),
+        *run.tokenizer.encode(" book"),
+    ]
     ids = [start, *parts[0], mask, *parts[1], mask]
     with torch.no_grad():
         scores = run.model(torch.tensor([ids]))[0, len(parts[0]) + 1]

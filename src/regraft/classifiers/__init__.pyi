@@ -36,12 +36,13 @@ from .finetuning import (
 )
 from .fit_plan import FitLimit
 from .fit_result import FitResult, ScoreChange, Update
-from .fitting import fit, fit_again, fit_examples, remove_baselines
+from .fitting import FEWEST_LABELS, fit, fit_again, fit_examples, remove_baselines
 from .folded import FoldedModel, FoldedSpace
 from .folding import fold_bases
 from .held_out import find_label_issues
 from .journal import journal_folder
-from .kept_examples import KeptExamples
+from .kept_examples import EXAMPLES_NAME, KeptExamples
+from .learning_curve import expected_gain
 from .logistic import RegressionModel, TunedRegression, fit_in_space, fit_regression, unit_length
 from .neural import NeuralClassifier
 from .scoring import (
@@ -73,6 +74,8 @@ from .updating import fit_update, fitted_data
 from .weights import blended
 
 __all__ = [
+    "EXAMPLES_NAME",
+    "FEWEST_LABELS",
     "NUM_LEVELS",
     "STUDENT_PRESET",
     "Answered",
@@ -121,6 +124,7 @@ __all__ = [
     "document_vectors",
     "evaluate",
     "evaluation",
+    "expected_gain",
     "explain_table",
     "explanation_css",
     "explanation_to_html",

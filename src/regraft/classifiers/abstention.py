@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from regraft.errors import ConfigError
-from regraft.runtime import SILENT, Progress
+from regraft.runtime import SILENT, Progress, in_percent
 from regraft.stats import CoveragePoint, point_for_accuracy
 
 
@@ -43,13 +43,15 @@ class Abstention:
         point, is_reached = point_for_accuracy(
             curve, self.target_accuracy, num_examples=num_examples
         )
-        share = f"{point.accuracy:.1%} on {point.coverage:.0%} of the held-out examples"
+        coverage = in_percent(point.coverage, digits=0)
+        share = f"{in_percent(point.accuracy)} on {coverage} of the held-out examples"
         if is_reached:
             progress.say(f"Answers from a confidence of {point.threshold:.3f} on: {share}.")
         else:
             progress.say(
-                f"Warning: no threshold reaches an accuracy of {self.target_accuracy:.1%} for "
-                f"certain. The best is {share}, from a confidence of {point.threshold:.3f} on."
+                "Warning: no threshold reaches an accuracy of "
+                f"{in_percent(self.target_accuracy)} for certain. The best is {share}, "
+                f"from a confidence of {point.threshold:.3f} on."
             )
         return point.threshold
 

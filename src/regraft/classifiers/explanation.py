@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
-from regraft.runtime import counted
+from regraft.runtime import counted, in_percent
 
 Method = Literal["integrated-gradients", "contributions", "leave-one-out"]
 
@@ -203,7 +203,7 @@ def explanation_to_html_fragment(explanation: Explanation) -> str:
     return (
         '<section class="rx">'
         f'<p class="rx-verdict"><strong><bdi>{_shown(explanation.label)}</bdi></strong> '
-        f"<span>{explanation.probability:.1%}</span></p>"
+        f"<span>{in_percent(explanation.probability)}</span></p>"
         f'<p class="rx-text" dir="auto">{words}</p>'
         f'<div class="rx-tops">{_top("for", pro)}{_top("against", contra)}</div>'
         f'<ul class="rx-facts">{facts}</ul>'
@@ -257,7 +257,8 @@ def trust_facts(found: Explanation) -> list[str]:
     ]
     if found.label != found.predicted:
         facts.append(
-            f"The prediction is {found.predicted} ({found.probabilities[found.predicted]:.1%})."
+            f"The prediction is {found.predicted} "
+            f"({in_percent(found.probabilities[found.predicted])})."
         )
     if found.num_unread:
         facts.append(

@@ -66,7 +66,7 @@ from regraft.models import (
     merge_adapters,
     with_dropout,
 )
-from regraft.runtime import SILENT, Progress, device, seeded, world
+from regraft.runtime import SILENT, Progress, device, in_percent, seeded, world
 from regraft.stats import accuracy, best_micro_f1
 from regraft.training import (
     BEST,
@@ -285,8 +285,8 @@ def finetune_rows(
     progress.say(f"Graft: {grafted}.")
     if rows.num_long:
         progress.say(
-            f"{rows.num_long / len(rows.targets):.1%} of the training texts are longer than "
-            f"{settings.data.max_length} tokens and were cut."
+            f"{in_percent(rows.num_long / len(rows.targets))} of the training texts are longer "
+            f"than {settings.data.max_length} tokens and were cut."
         )
     history = list(
         train_classifier(
@@ -301,7 +301,7 @@ def finetune_rows(
     )
     best = kept_epoch(history, settings=settings)
     if best is not None:
-        score = f"{history[best].valid_accuracy:.1%} on valid"
+        score = f"{in_percent(history[best].valid_accuracy)} on valid"
         progress.say(f"The weights of epoch {best} of {len(history) - 1} are kept: {score}.")
     temperature = calibrate(model, valid_rows, is_new_N=is_new_N, settings=settings)
     info = dataclasses.replace(
@@ -565,7 +565,7 @@ def train_classifier(
 
 
 def _note(epoch: int, loss: float, *, valid: EpochRecord) -> str:
-    return f"epoch {epoch + 1}  loss {loss:.3f}  valid {valid.valid_accuracy:.1%}"
+    return f"epoch {epoch + 1}  loss {loss:.3f}  valid {in_percent(valid.valid_accuracy)}"
 
 
 def _as_kept(state: TrainState) -> contextlib.AbstractContextManager[None]:

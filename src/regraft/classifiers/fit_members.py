@@ -30,7 +30,7 @@ from regraft.data import (
     write_store,
     write_view,
 )
-from regraft.runtime import SILENT, Progress
+from regraft.runtime import SILENT, Progress, in_percent
 from regraft.training import LoadedRun, RunFolder, load_run
 
 # The most unlabelled texts that the latent member reads: it holds their words in memory.
@@ -111,7 +111,8 @@ def read_corpus(given: Ingredients) -> Corpus:
     domain, alike = found
     given.progress.say(
         f"{alike.num_documents:,} of {store.num_documents:,} documents, "
-        f"{alike.num_tokens / store.num_tokens:.0%} of the tokens, are like the labelled ones; "
+        f"{in_percent(alike.num_tokens / store.num_tokens, digits=0)} of the tokens, are like the "
+        "labelled ones; "
         "the rest is not used."
     )
     write_view(alike, tokenizer=tokenizer, store_dir=tokens_dir / "alike")

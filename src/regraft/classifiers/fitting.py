@@ -6,7 +6,7 @@ What the recipe consists of, and what each part is worth: docs/concepts/recipe.m
 import itertools
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from regraft.classifiers.abstention import ALWAYS_ANSWER, Abstention
@@ -34,7 +34,7 @@ from regraft.data import (
     train_tokenizer,
 )
 from regraft.errors import ConfigError, DataError, RunFolderError
-from regraft.runtime import SILENT, Progress, check_files, num_processes
+from regraft.runtime import SILENT, Progress, check_files, in_percent, num_processes
 from regraft.training import (
     LoadedRun,
     RunFolder,
@@ -128,17 +128,19 @@ def fit_again(
             "Only a fit from the start can be repeated.",
             remedy=f"Repeat that of {before.update.run_dir}, then update it.",
         )
-    valid_files = [valid] if valid is not None else before.files["valid"]
     encoders = before.files.get("base", [])
     if base is not None and not encoders:
         raise ConfigError(
             f"--base {base} cannot change a fit that is repeated: {like} has no encoder.",
             remedy="Omit --base, or run a new fit without --from.",
         )
+    given = {"text": texts, "train": [train] if train else (), "valid": [valid] if valid else ()}
+    _check_files({name: before.files[name] for name in given if not given[name]}, like=like)
+    files = {name: paths or before.files[name] for name, paths in given.items()}
     return _fit_files(
-        texts or before.files["text"],
-        train=train or before.files["train"][0],
-        valid=next(iter(valid_files), None),
+        files["text"],
+        train=files["train"][0],
+        valid=next(iter(files["valid"]), None),
         out=out,
         base=base or next(iter(encoders), None),
         settings=read_settings(Path(like)),
@@ -149,6 +151,18 @@ def fit_again(
         resume=resume,
         progress=progress,
     )
+
+
+def _check_files(files: Mapping[str, Sequence[str | Path]], *, like: str | Path) -> None:
+    """Refuse to repeat a fit whose files are not where it names them."""
+    for name, paths in files.items():
+        for path in paths:
+            if not Path(path).exists():
+                raise DataError(
+                    f"{like} was made from {str(path)!r}, and there is no such file here.",
+                    "A run names its files as they were given, seen from the folder of that time.",
+                    remedy=f"Repeat it from that folder, or pass --{name} FILE.",
+                )
 
 
 def _fit_files(
@@ -443,8 +457,8 @@ def _train_tokenizer(
         known = known_share(tokenizer, list(itertools.islice(documents(), _LOOKED_AT)))
         if known < LEAST_KNOWN:
             progress.say(
-                f"A vocabulary of {tokenizer.vocab_size:,} whole words covers {known:.0%} of the "
-                "text: subwords are used instead."
+                f"A vocabulary of {tokenizer.vocab_size:,} whole words covers "
+                f"{in_percent(known, digits=0)} of the text: subwords are used instead."
             )
             settings = replace(settings, "tokenizer", kind="bpe")
             tokenizer = train_tokenizer(documents(), settings=settings.tokenizer, progress=progress)

@@ -39,7 +39,8 @@ def judge(
     separator = settings.data.label_separator
     issues = find_label_issues(judged, held_out.blend_NC, labels=labels, separator=separator)
     write_label_issues(run_dir / ISSUES_NAME, issues)
-    KeptExamples(examples, watched, _answers(held_out, labels)).save(run_dir)
+    confidence = [] if held_out.has_label_sets else held_out.blend_NC.max(axis=1).tolist()
+    KeptExamples(examples, watched, _answers(held_out, labels), confidence).save(run_dir)
     progress.say("Measuring how the score grows with the number of labels.")
     curve = () if watched else label_curve(held_out, weights=weights)
     coverage: tuple[CoveragePoint, ...] = ()

@@ -21,12 +21,14 @@ EXAMPLES_NAME = "examples.jsonl"
 class KeptExamples:
     """Examples of train and valid, and what the blend predicted for those that were held out.
 
-    `held_out` are the labels predicted for the examples of valid or, without valid, of train.
+    `held_out` are the labels predicted for the examples of valid or, without valid, of train;
+    `confidence` is the probability of each, if a text has one label.
     """
 
     train: Sequence[Example]
     valid: Sequence[Example]
     held_out: Sequence[tuple[str, ...]]
+    confidence: Sequence[float] = ()
 
     @property
     def judged(self) -> Sequence[Example]:
@@ -47,16 +49,19 @@ class KeptExamples:
             train=[example(old) for old in self.train],
             valid=[example(old) for old in self.valid],
             held_out=[tuple(names[name] for name in each) for each in self.held_out],
+            confidence=self.confidence,
         )
 
     def save(self, run_dir: Path) -> None:
         """Write one JSON object a line, after a first one with the checksum of the others."""
-        answers = iter(self.held_out)
+        answers, confidence = iter(self.held_out), iter(self.confidence)
         lines = []
         for split, examples in (("train", self.train), ("valid", self.valid)):
             for example in examples:
-                held_out = next(answers) if examples is self.judged else None
-                row = {"split": split, **dataclasses.asdict(example), "held_out": held_out}
+                row = {"split": split, **dataclasses.asdict(example)}
+                is_judged = examples is self.judged
+                row["held_out"] = next(answers) if is_judged else None
+                row["confidence"] = next(confidence, None) if is_judged else None
                 lines.append(json.dumps(row) + "\n")
         body = "".join(lines)
         head = {"format_version": FORMAT_VERSION, "sha256": sha256([body.encode("ascii")])}
@@ -88,6 +93,7 @@ class KeptExamples:
             train=[_example(row) for row in rows if row["split"] == "train"],
             valid=[_example(row) for row in rows if row["split"] == "valid"],
             held_out=[tuple(row["held_out"]) for row in rows if row["held_out"] is not None],
+            confidence=[float(row["confidence"]) for row in rows if row["confidence"] is not None],
         )
 
 

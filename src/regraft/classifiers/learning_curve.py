@@ -85,6 +85,16 @@ def label_curve(held_out: HeldOut, *, weights: Mapping[str, float]) -> tuple[Lab
     return (*measured, *_forecasts(shares_SN, sizes, ahead, seed=held_out.seed))
 
 
+def expected_gain(curve: Sequence[LabelPoint], *, num_more: int) -> float | None:
+    """What a few more labels would add to the score, between two forecasts; None without them."""
+    forecasts = [point for point in curve if point.is_forecast]
+    if len(forecasts) < 2:
+        return None
+    now, later = forecasts[:2]
+    share = np.log1p(num_more / now.num_labels) / np.log(later.num_labels / now.num_labels)
+    return float(min(share, 1.0) * (later.accuracy.mean - now.accuracy.mean))
+
+
 def _forecasts(
     shares_SN: Float[np.ndarray, "S N"], sizes: Sequence[int], ahead: Sequence[int], *, seed: int
 ) -> list[LabelPoint]:

@@ -15,7 +15,7 @@ from regraft.config import DataSettings, Settings
 from regraft.data import Content, ExampleRows, Span
 from regraft.errors import DataError, RegraftError
 from regraft.models import ClassifierHead, Model
-from regraft.runtime import SILENT, Progress
+from regraft.runtime import SILENT, Progress, in_percent
 from regraft.stats import cautious_temperature, f1_thresholds
 from regraft.training import (
     BEFORE_RUN_JSON,
@@ -85,7 +85,7 @@ class NeuralClassifier(Classifier):
         rows = self._rows(contents)
         if rows.num_cut:
             progress.say(
-                f"{rows.cut_share:.1%} of the texts are longer than "
+                f"{in_percent(rows.cut_share)} of the texts are longer than "
                 f"{self.data.max_length} tokens and were cut."
             )
         progress.start("predict", total=len(contents))

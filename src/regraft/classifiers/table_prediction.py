@@ -42,7 +42,7 @@ from regraft.data import (
     zipped,
 )
 from regraft.errors import ConfigError, DataError, DiskError
-from regraft.runtime import SILENT, Progress, results, write_whole
+from regraft.runtime import SILENT, Progress, in_percent, results, write_whole
 
 # A chunk is what is in memory at once; a small table has several, so that it can be shared out.
 CHUNK_ROWS = 2048
@@ -411,7 +411,7 @@ def _table_rows(
 def _ended(task: TableTask, summary: TablePrediction, *, progress: Progress) -> TablePrediction:
     if summary.num_cut:
         progress.say(
-            f"{summary.num_cut / summary.num_texts:.1%} of the texts are longer than "
+            f"{in_percent(summary.num_cut / summary.num_texts)} of the texts are longer than "
             f"{task.data.max_length} tokens and were cut."
         )
     return summary

@@ -17,7 +17,6 @@ from .results import (
     PairedTest,
     about,
     nearest_rival,
-    points,
 )
 from .test_set import LEDGER_NAME, find_seen, note_opening, part_in_training
 
@@ -49,7 +48,6 @@ __all__ = [
     "nearest_rival",
     "note_opening",
     "part_in_training",
-    "points",
     "read_request",
     "register_arm",
     "relocated",

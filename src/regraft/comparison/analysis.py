@@ -429,6 +429,7 @@ def mistakes(runs: Sequence[SeedRun], *, exam: Exam) -> tuple[Mistake, ...]:
             label=exam.examples[i].label,
             predicted=exam.labels.names[predictions_N[i]],
             probability=float(probabilities_NC[i].max()),
+            row=exam.examples[i].row,
         )
         for i in wrong.tolist()
     )

@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save
 from regraft.comparison.plan import Cell, Setup
 from regraft.config import settings_to_dict
 from regraft.errors import RunFolderError
-from regraft.runtime import disk_error, hold_lock, read_json, write_json, write_whole
+from regraft.runtime import disk_error, hold_lock, is_held, read_json, write_json, write_whole
 from regraft.training import refuse_changes
 
 
@@ -82,6 +82,11 @@ class ArmsFolder:
                     with contextlib.suppress(OSError):  # not empty: it has files of the user
                         if is_new:
                             self.out_dir.rmdir()
+
+    @property
+    def is_running(self) -> bool:
+        """Does a process of this machine work on it?"""
+        return is_held(self.path / "lock")
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -16,7 +16,7 @@ from regraft.comparison.arm_base import Arm, ArmData, ArmModel, Fitted, Prepared
 from regraft.comparison.folder import ArmsFolder, TrainedCell
 from regraft.comparison.plan import Cell, Setup
 from regraft.data import subset_numbers
-from regraft.runtime import SILENT, Forecast, Forecasting, Progress, results
+from regraft.runtime import SILENT, Forecast, Forecasting, Progress, in_percent, results
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,9 @@ def train_cells(stage: Stage, cells: Sequence[Cell], *, num_test: int) -> dict[C
             stage.folder.mark_finished(run)
             finished[run.cell] = run
             num_done += 1
-            note = f"{num_done} of {len(missing)}: {run.cell}, valid {run.kept_accuracy:.1%}"
+            note = (
+                f"{num_done} of {len(missing)}: {run.cell}, valid {in_percent(run.kept_accuracy)}"
+            )
             bar.end((False, run.cell), seconds=run.wall_seconds, note=note)
     bar.finish()
     return {cell: finished[cell] for cell in cells}

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from regraft.comparison.results import ArmInfo, LabelWorth, about, in_percent
+from regraft.comparison.results import ArmInfo, LabelWorth, about
+from regraft.runtime import in_percent
 from regraft.stats import CONFIDENCE, Interval, block_sizes, draw_counts, seed_luck
 
 Curves = Mapping[str, Mapping[int, Shaped[np.ndarray, "_ N"]]]

@@ -204,12 +204,13 @@ class LabelWorth:
 
 @dataclass(frozen=True)
 class Mistake:
-    """A test example that the base arm gets wrong with confidence."""
+    """A test example that the base arm gets wrong with confidence; a row of 0 is not known."""
 
     text: str
     label: str
     predicted: str
     probability: float
+    row: int = 0
 
 
 @dataclass(frozen=True)
@@ -337,17 +338,6 @@ def _from_dict(kind: type[_Values], values: Mapping[str, Any]) -> _Values:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise ValueError(f"{place}: {first['msg'].lower()}") from error
-
-
-def in_percent(share: float) -> str:
-    """`82.0 %`."""
-    return f"{100 * share:.1f} %"
-
-
-def points(difference: float) -> str:
-    """A difference of shares in points, with its sign."""
-    # Adding zero turns minus zero into zero.
-    return f"{round(100 * difference, 1) + 0.0:+.1f}".replace("-", "\N{MINUS SIGN}")
 
 
 def about(number: float) -> str:

@@ -12,10 +12,9 @@ from regraft.comparison.results import (
     Outcome,
     PairedTest,
     VerdictKind,
-    in_percent,
     nearest_rival,
-    points,
 )
+from regraft.runtime import in_percent, in_points
 
 # Claims about pre-training, and about two single runs.
 _CLAIMS: dict[Outcome, str] = {
@@ -282,4 +281,5 @@ def _reached(case: _Case, test: PairedTest) -> str:
 def _gap(test: PairedTest) -> str:
     """With the interval that belongs to the claim."""
     ends = test.decided_by
-    return f"{points(test.difference.mean)} points [{points(ends.low)}, {points(ends.high)}]"
+    reach = f"{in_points(ends.low)} to {in_points(ends.high)}"
+    return f"{in_points(test.difference.mean)} points ({reach})"

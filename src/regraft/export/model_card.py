@@ -14,6 +14,7 @@ import numpy as np
 from regraft.config import OF_FINETUNING
 from regraft.export.common import TOLERANCE, Int8Cost, Parity, reads_pairs
 from regraft.export.mapping import Translation
+from regraft.runtime import in_percent
 from regraft.stats import accuracy_interval
 from regraft.training import LoadedRun
 
@@ -109,14 +110,15 @@ def parity_rows(parities: Sequence[Parity]) -> list[tuple[str, str, str]]:
 def int8_rows(cost: Int8Cost) -> list[tuple[str, str]]:
     """What int8 costs and gains, in words."""
     rows = [
-        ("same answers", f"{cost.agreement:.2%} on {cost.num_texts:,} texts"),
+        ("same answers", f"{in_percent(cost.agreement, digits=2)} on {cost.num_texts:,} texts"),
         ("largest difference of a score", f"{cost.largest_difference:.2g}"),
         ("speed", f"{cost.speed_ratio:.2f} times"),
         ("size", f"{cost.num_bytes / cost.num_bytes_fp32:.2f} times"),
     ]
     if cost.accuracy is not None and cost.accuracy_fp32 is not None:
         lost = (cost.accuracy_fp32 - cost.accuracy) * 100
-        change = f"{cost.accuracy:.2%}, was {cost.accuracy_fp32:.2%}: {lost:+.2f} points lost"
+        before, after = (in_percent(each, digits=2) for each in (cost.accuracy_fp32, cost.accuracy))
+        change = f"{after}, was {before}: {lost:+.2f} points lost"
         rows.insert(0, ("accuracy", change))
     return rows
 
@@ -284,7 +286,7 @@ def _scores(run: LoadedRun) -> list[str]:
         if _sets(run):
             micro_f1 = (
                 "micro-F1 on valid, one threshold",
-                f"{accuracy:.1%}",
+                in_percent(accuracy),
                 f"{num_valid:,} examples",
             )
             return [*_table(("score", "value", "over"), [micro_f1]), "", _SEEN_OFTEN]
@@ -292,8 +294,8 @@ def _scores(run: LoadedRun) -> list[str]:
         interval = accuracy_interval(is_right_N[None])
         row = (
             "accuracy on valid",
-            f"{accuracy:.1%}",
-            f"{interval.low:.1%} to {interval.high:.1%}",
+            in_percent(accuracy),
+            f"{100 * interval.low:.1f} to {100 * interval.high:.1f} %",
             f"{num_valid:,} examples",
         )
         return [*_table(("score", "value", "95 % interval", "over"), [row]), "", _SEEN_OFTEN]
@@ -320,8 +322,8 @@ def _student_scores(result: Mapping[str, Any]) -> list[str]:
     cells = []
     for name, share, count, what in rows:
         interval = accuracy_interval((np.arange(count) < round(share * count))[None])
-        reach = f"{interval.low:.1%} to {interval.high:.1%}"
-        cells.append((name, f"{share:.1%}", reach, f"{count:,} {what}"))
+        reach = f"{100 * interval.low:.1f} to {100 * interval.high:.1f} %"
+        cells.append((name, in_percent(share), reach, f"{count:,} {what}"))
     table = _table(("score", "value", "95 % interval", "over"), cells)
     return [_OF_A_STUDENT, "", *table]
 
@@ -372,12 +374,12 @@ def _data_sizes(run: LoadedRun) -> str:
         base = "scratch" if run.info.base is None else Path(run.info.base["run_dir"]).name
         return (
             f"{result['num_train']:,} examples to train on, {result['num_valid']:,} held out; "
-            f"{result['cut_share']:.1%} of the training texts were cut. Start: {base}."
+            f"{in_percent(result['cut_share'])} of the training texts were cut. Start: {base}."
         )
     if "num_held_out" in result:
         return (
             f"{result['num_texts']:,} texts to learn from, {result['num_held_out']:,} held out; "
-            f"{result['cut_share']:.1%} of the texts were cut."
+            f"{in_percent(result['cut_share'])} of the texts were cut."
         )
     if "num_tokens" in result:
         return (

@@ -11,7 +11,13 @@ from .attention_figures import (
 )
 from .fit_page import write_fit_report
 from .held_out import UPDATE_COLUMNS, forecast_sentence, update_rows, update_sentence
-from .sentences import base_arm, encoder_sentence, percent
+from .sentences import (
+    base_arm,
+    encoder_sentence,
+    interval_in_words,
+    percent,
+    points_in_words,
+)
 from .tables import comparison_to_dict
 from .writer import write_report
 
@@ -23,11 +29,13 @@ __all__ = [
     "darkest_weight",
     "encoder_sentence",
     "forecast_sentence",
+    "interval_in_words",
     "learned_picture",
     "mask_picture",
     "mask_title",
     "masks_picture",
     "percent",
+    "points_in_words",
     "rollout_picture",
     "rotary_picture",
     "sinusoids_picture",

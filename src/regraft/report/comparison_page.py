@@ -236,7 +236,7 @@ def _mistakes(comparison: Comparison) -> list[Part]:
             words.clipped(mistake.text),
             mistake.label,
             mistake.predicted,
-            before="Labelled",
+            before=f"Row {mistake.row:,}, labelled" if mistake.row else "Labelled",
             between=", predicted",
             after=f"with probability {100 * mistake.probability:.0f} %",
         )

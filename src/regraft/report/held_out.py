@@ -3,17 +3,23 @@
 Possible label errors, accuracy by the number of labels, and accuracy by the share answered.
 """
 
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from regraft.classifiers import FitResult, Update
-from regraft.data import LabelIssue, read_label_issues
+import numpy as np
+
+from regraft.classifiers import EXAMPLES_NAME, FitResult, KeptExamples, Update
+from regraft.data import Example, LabelIssue, read_label_issues
 from regraft.report import sentences as words
 from regraft.report.drawing import DASHES, MUTED, Line, arm_styles, draw_lines, line_axes, name_axes
 from regraft.report.figures import label_axes
 from regraft.report.page import (
     Cell,
     Drawing,
+    Matrices,
+    Matrix,
     Paragraph,
     Part,
     Quotation,
@@ -21,12 +27,22 @@ from regraft.report.page import (
     Section,
     Table,
 )
-from regraft.runtime import counted
+from regraft.runtime import counted, in_percent, in_points
+from regraft.stats import ConfidenceBin, confidence_bins
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _ISSUES_SHOWN = 10
+_ERRORS_SHOWN = 5
+_MATRIX_NOTE = (
+    "Rows are labels, columns are predictions; counts of examples that the classifier had not seen "
+    "when it predicted them."
+)
+_CALIBRATION_NOTE = (
+    "How often held-out predictions are right, by their confidence. On the dashed line a "
+    "prediction of 80 % is right in 80 % of the cases; below it the classifier is overconfident."
+)
 _CURVE_TITLE = "How many labels do I need?"
 _CURVE_NOTE = (
     "Measured: the members fitted again on parts of the labels, tested on the folds left out. "
@@ -45,6 +61,8 @@ _UPDATE_NOTE = (
 def held_out_figures(result: FitResult) -> "dict[str, Figure]":
     """Every figure that there are values for, by file name."""
     figures = {"coverage": coverage_figure(result)} if len(result.coverage) > 1 else {}
+    if len(bins := _bins(_kept(result))) > 1:
+        figures["confidence"] = confidence_figure(bins)
     if result.label_curve:
         figures["labels"] = label_curve_figure(result)
     return figures
@@ -87,6 +105,22 @@ def coverage_figure(result: FitResult) -> "Figure":
     return figure
 
 
+def confidence_figure(bins: Sequence[ConfidenceBin]) -> "Figure":
+    """Accuracy of held-out predictions by their confidence, and the line of perfect calibration."""
+    line = Line(
+        "blend",
+        arm_styles(["blend"])["blend"],
+        xs=[100 * one.confidence for one in bins],
+        ys=[100 * one.accuracy for one in bins],
+    )
+    figure, axes = line_axes([line.name])
+    name_axes(axes, title="Accuracy, %", across="confidence, %")
+    axes.plot([0, 100], [0, 100], color=MUTED, linestyle=DASHES)
+    draw_lines(axes, [line])
+    axes.set(xlim=(100 / (2 * len(bins)), 101), ylim=(0, 101))
+    return figure
+
+
 def held_out_sections(result: FitResult, figures: "dict[str, Figure]") -> list[Section]:
     """Sections of the report."""
     sections = []
@@ -105,7 +139,9 @@ def held_out_sections(result: FitResult, figures: "dict[str, Figure]") -> list[S
         note = _coverage_note(result)
         drawing = Drawing(figures["coverage"], "coverage", _COVERAGE_TITLE, note)
         sections.append(Section("coverage", _COVERAGE_TITLE, [drawing]))
-    if issues := _issues(result):
+    issues = _issues(result)
+    sections += _error_sections(result, figures, listed={issue.row for issue in issues})
+    if issues:
         quotations = [
             Quotation(
                 words.clipped(issue.text),
@@ -113,12 +149,71 @@ def held_out_sections(result: FitResult, figures: "dict[str, Figure]") -> list[S
                 issue.proposal,
                 before=f"{_place(issue)} is labelled",
                 between="; held out, it is predicted to be",
-                after=f"with probability {100 * issue.confidence:.0f} %",
+                after=f"with probability {in_percent(issue.confidence, digits=0)}",
             )
             for issue in issues
         ]
         doubts: list[Part] = [Paragraph(_issues_note(result)), Quotations(quotations)]
         sections.append(Section("issues", "Possible label errors", doubts))
+    return sections
+
+
+def _kept(result: FitResult) -> KeptExamples | None:
+    """What is known of each held-out example; None if a text may have several labels, or if the
+    run has lost its examples."""
+    run_dir = Path(result.run_dir)
+    if result.thresholds or not (run_dir / EXAMPLES_NAME).exists():
+        return None
+    kept = KeptExamples.load(run_dir)
+    return kept if kept.confidence else None
+
+
+def _bins(kept: KeptExamples | None) -> tuple[ConfidenceBin, ...]:
+    if kept is None:
+        return ()
+    is_right = [
+        example.names == answer for example, answer in zip(kept.judged, kept.held_out, strict=True)
+    ]
+    return confidence_bins(np.array(kept.confidence), np.array(is_right), num_bins=10)
+
+
+def _error_sections(
+    result: FitResult, figures: "dict[str, Figure]", *, listed: AbstractSet[int]
+) -> list[Section]:
+    """What is taken for what, the most confident errors that are not `listed`, and calibration."""
+    kept = _kept(result)
+    if kept is None:
+        return []
+    place = {name: at for at, name in enumerate(result.labels)}
+    counts = np.zeros((len(place), len(place)), dtype=np.int64)
+    wrong = []
+    for example, (answer,), confidence in zip(
+        kept.judged, kept.held_out, kept.confidence, strict=True
+    ):
+        counts[place[example.label], place[answer]] += 1
+        if example.label != answer and example.row not in listed:
+            wrong.append((confidence, example, answer))
+    wrong.sort(key=lambda one: -one[0])
+    matrix = Matrices([Matrix("blend", counts.tolist(), result.labels)])
+    sections = [Section("confusion", "Confusion matrix", [matrix, Paragraph(_MATRIX_NOTE)])]
+    if wrong:
+        quotations = [
+            Quotation(
+                words.clipped(example.text),
+                example.label,
+                answer,
+                before=f"{_place(example)}, labelled",
+                between=", predicted",
+                after=f"with probability {in_percent(confidence, digits=0)}",
+            )
+            for confidence, example, answer in wrong[:_ERRORS_SHOWN]
+        ]
+        title = "Most confident errors"
+        sections.append(Section("errors", title, [Quotations(quotations)]))
+    if "confidence" in figures:
+        title = "Calibration"
+        drawing = Drawing(figures["confidence"], "confidence", title, _CALIBRATION_NOTE)
+        sections.append(Section("calibration", title, [drawing]))
     return sections
 
 
@@ -133,8 +228,8 @@ def update_rows(update: Update) -> list[list[str]]:
             f"{change.num_texts:,}",
             words.percent(change.before.mean),
             words.percent(change.after.mean),
-            f"{100 * change.difference.mean:+.1f} ({100 * change.difference.low:+.1f} to "
-            f"{100 * change.difference.high:+.1f})",
+            f"{in_points(change.difference.mean)} ({in_points(change.difference.low)} to "
+            f"{in_points(change.difference.high)})",
         ]
         for change in update.changes
     ]
@@ -202,5 +297,5 @@ def _issues_note(result: FitResult) -> str:
     )
 
 
-def _place(issue: LabelIssue) -> str:
-    return f"Row {issue.row:,} ({issue.id})" if issue.id else f"Row {issue.row:,}"
+def _place(quoted: LabelIssue | Example) -> str:
+    return f"Row {quoted.row:,} ({quoted.id})" if quoted.id else f"Row {quoted.row:,}"

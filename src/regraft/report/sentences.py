@@ -15,9 +15,8 @@ from regraft.comparison import (
     PairedTest,
     about,
     nearest_rival,
-    points,
 )
-from regraft.runtime import counted
+from regraft.runtime import counted, in_points
 from regraft.stats import SIGNIFICANCE, Interval, LengthBin
 
 UNKNOWN = "\N{EN DASH}"
@@ -44,8 +43,8 @@ def paired_test_in_words(test: PairedTest) -> str:
         p_values.append(f"{p_value(test.p_difference)} over new seeds and examples")
     p_values.append(f"{p_value(test.p_mcnemar)} by McNemar's test")
     parts = [
-        f"{claim}: {test.first} minus {test.second} is {points(gap.mean)} points, "
-        f"95 % interval {points(gap.low)} to {points(gap.high)}",
+        f"{claim}: {test.first} minus {test.second} is {in_points(gap.mean)} points, "
+        f"95 % interval {in_points(gap.low)} to {in_points(gap.high)}",
         ", ".join(p_values),
     ]
     if test.p_holm is not None:
@@ -58,7 +57,9 @@ def paired_test_in_words(test: PairedTest) -> str:
 def _corrected_interval(test: PairedTest) -> str:
     if test.corrected is None or test.corrected == test.difference:
         return ""
-    return f", corrected interval {points(test.corrected.low)} to {points(test.corrected.high)}"
+    return (
+        f", corrected interval {in_points(test.corrected.low)} to {in_points(test.corrected.high)}"
+    )
 
 
 def shown_tests(comparison: Comparison) -> list[PairedTest]:
@@ -120,7 +121,7 @@ def against_base(test: PairedTest | None) -> tuple[str, str]:
     """(gap of an arm to the base arm in points, the p that decides)."""
     if test is None:
         return UNKNOWN, ""
-    return points(-test.difference.mean), p_value(test.p)
+    return in_points(-test.difference.mean), p_value(test.p)
 
 
 def arms_note(comparison: Comparison) -> str:
@@ -458,6 +459,12 @@ def interval_in_words(interval: Interval | None) -> str:
     if interval is None:
         return UNKNOWN
     return f"{percent(interval.mean)} ({percent(interval.low)} to {percent(interval.high)})"
+
+
+def points_in_words(interval: Interval) -> str:
+    """`+3.0 (+1.0 to +5.0)`, of a difference."""
+    ends = f"{in_points(interval.low)} to {in_points(interval.high)}"
+    return f"{in_points(interval.mean)} ({ends})"
 
 
 def p_value(p: float) -> str:

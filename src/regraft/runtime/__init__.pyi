@@ -9,6 +9,7 @@ from .files import (
     fingerprint,
     hashed_number,
     hold_lock,
+    is_held,
     output_path,
     read_blocks,
     scratch_folder,
@@ -35,7 +36,7 @@ from .hardware import (
     share_cores,
 )
 from .interruption import Interruption, interruptible
-from .jobs import cluster_size, results
+from .jobs import cluster_size, end_with_parent, results
 from .json_reader import MAX_JSON_BYTES, parse_json, read_json
 from .launch import is_first_process, launch_id, num_processes, num_restarts
 from .manifest import (
@@ -50,7 +51,7 @@ from .manifest import (
     with_checksum,
 )
 from .progress import SILENT, Progress, tracked
-from .wording import counted, duration
+from .wording import counted, duration, in_percent, in_points
 
 __all__ = [
     "FORMAT_VERSION",
@@ -75,15 +76,19 @@ __all__ = [
     "device",
     "disk_error",
     "duration",
+    "end_with_parent",
     "environment",
     "fastest_threads",
     "file_sha256",
     "fingerprint",
     "hashed_number",
     "hold_lock",
+    "in_percent",
+    "in_points",
     "install_command",
     "interruptible",
     "is_first_process",
+    "is_held",
     "is_out_of_memory",
     "joined",
     "keep_memory",

@@ -95,6 +95,19 @@ def hold_lock(
         raise disk_error(path.parent, error) from error
 
 
+def is_held(path: Path) -> bool:
+    """Does a process hold this lock? One that cannot be tried counts as held."""
+    from filelock import FileLock, Timeout
+
+    if not path.exists():
+        return False
+    try:
+        FileLock(path, timeout=0).acquire().lock.release()
+    except (Timeout, OSError):
+        return True
+    return False
+
+
 def output_path(path: Path, *, inputs: Iterable[Path] = ()) -> Path:
     """The regular file that an output goes to: a symbolic link is followed to its target.
 

@@ -249,15 +249,15 @@ def _run_as_child(job: bytes, *, folder: str) -> Any:
 
     joblib reuses processes for later jobs, which may come from another folder.
     """
-    _end_with_parent()
+    end_with_parent()
     os.chdir(folder)
     keep_memory()
     return _run(job)
 
 
 @functools.cache
-def _end_with_parent() -> None:
-    """End this process when its parent is gone, even by SIGKILL."""
+def end_with_parent() -> None:
+    """From now on, end this process when its parent is gone, even by SIGKILL."""
     parent = os.getppid()
 
     def watch() -> None:

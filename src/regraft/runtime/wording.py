@@ -1,4 +1,4 @@
-"""Counts and durations as people read them."""
+"""Counts, shares and durations as people read them: one style for pages, files and terminals."""
 
 
 def counted(number: float, noun: str) -> str:
@@ -15,3 +15,14 @@ def duration(seconds: float) -> str:
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60:02d} min"
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def in_percent(share: float, *, digits: int = 1) -> str:
+    """`82.0 %`."""
+    return f"{100 * share:.{digits}f} %"
+
+
+def in_points(difference: float) -> str:
+    """A difference of shares in points, with its sign: `+1.2`, or with a true minus."""
+    # Adding zero turns minus zero into zero.
+    return f"{round(100 * difference, 1) + 0.0:+.1f}".replace("-", "\N{MINUS SIGN}")

@@ -206,9 +206,15 @@ def reliability(
     num_bins: int = 15,
 ) -> tuple[ConfidenceBin, ...]:
     """Predictions in confidence bins of equal width, without empty bins."""
-    _require_examples(len(targets_N))
-    confidence_N = probabilities_NC.max(axis=1)
     correct_N = probabilities_NC.argmax(axis=1) == targets_N
+    return confidence_bins(probabilities_NC.max(axis=1), correct_N, num_bins=num_bins)
+
+
+def confidence_bins(
+    confidence_N: Float[np.ndarray, " N"], correct_N: Bool[np.ndarray, " N"], *, num_bins: int = 15
+) -> tuple[ConfidenceBin, ...]:
+    """The same, where only the confidence in each prediction is known."""
+    _require_examples(len(confidence_N))
     # Bins are open on the left: a confidence of exactly 1 is in the last.
     bins_N = np.clip(np.ceil(confidence_N * num_bins).astype(int) - 1, 0, num_bins - 1)
     counts = np.bincount(bins_N, minlength=num_bins)

@@ -49,7 +49,9 @@ def fill(run: str | Path | LoadedRun, text: str, *, top: int = 5) -> list[list[G
             "mask tokens; it cannot predict masked ones.",
             remedy=f"Pre-train with --objective {', '.join(names)} or {last}.",
         )
-    first, *others = [tokenizer.encode(part) for part in text.split(MASK)]
+    # The space before a word is part of its token, so that before a mask belongs to the mask.
+    *parts, last = text.split(MASK)
+    first, *others = map(tokenizer.encode, [*(part.removesuffix(" ") for part in parts), last])
     if not others:
         raise ConfigError(
             f"The text has no {MASK}: {text!r:.60}.",

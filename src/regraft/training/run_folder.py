@@ -33,6 +33,7 @@ from regraft.runtime import (
     environment,
     file_sha256,
     hold_lock,
+    is_held,
     joined,
     launch_id,
     num_restarts,
@@ -311,6 +312,11 @@ def open_run(out: str | Path, *, resume: bool) -> Iterator[tuple[RunFolder, bool
             if here.is_first:
                 folder.check_free(resume=resume)
             yield folder, resume
+
+
+def is_running(run_dir: Path) -> bool:
+    """Does a process of this machine work on the run?"""
+    return is_held(run_dir / _LOCK)
 
 
 # Where a blend keeps its classifiers.

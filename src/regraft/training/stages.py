@@ -30,7 +30,7 @@ from regraft.data import (
 )
 from regraft.errors import DataError
 from regraft.models import Model, Pooling
-from regraft.runtime import Progress, device, read_json, world, write_json
+from regraft.runtime import Progress, device, in_percent, read_json, world, write_json
 from regraft.training.checkpoint import kept_steps
 from regraft.training.documents import documents, documents_and_language
 from regraft.training.loaded_run import write_tensors
@@ -122,8 +122,8 @@ def possible_stages(
         return ("language",)
     if short_share > 0:
         progress.say(
-            f"{short_share:.1%} of the documents have fewer than {SHORTEST} tokens and cannot be "
-            "halved: contrast leaves them out."
+            f"{in_percent(short_share)} of the documents have fewer than {SHORTEST} tokens and "
+            "cannot be halved: contrast leaves them out."
         )
     num_words = sum(size >= 2 for size in tokenizer.token_bytes)
     if "words" in names and num_words < FEWEST_WORDS:
@@ -526,12 +526,12 @@ def _validation_note(found: dict[str, float]) -> str:
     if "valid_bits_per_byte" in found:
         summary = f"{summary.rstrip()} = {found['valid_bits_per_byte']:.2f} bits/byte  "
     if "valid_pair_accuracy" in found:
-        summary += f"pairs {found['valid_pair_accuracy']:.0%}  "
+        summary += f"pairs {in_percent(found['valid_pair_accuracy'], digits=0)}  "
     for name in ("valid_halves_found", "valid_documents_halves_found"):
         if name in found:
-            summary += f"halves {found[name]:.0%}  "
+            summary += f"halves {in_percent(found[name], digits=0)}  "
     if "valid_found" in found:
-        summary += f"found {found['valid_found']:.0%}  "
+        summary += f"found {in_percent(found['valid_found'], digits=0)}  "
     return summary
 
 

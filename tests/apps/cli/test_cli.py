@@ -343,7 +343,7 @@ def test_lines_report_share_and_time_left(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.splitlines() == [
-        "pretrain: 25%, 20 s gone, 1 min 00 s left (loss 8.2)",
+        "pretrain: 25 %, 20 s gone, 1 min 00 s left (loss 8.2)",
         "pretrain: done in 1 min 20 s (loss 8.2)",
     ]
 
@@ -357,7 +357,7 @@ def test_time_left_of_a_resumed_task_counts_its_own_work(
     lines.start("pretrain", total=100)
     lines.advance(80)
     lines.advance(10)
-    assert capsys.readouterr().err == "pretrain: 90%, 20 s gone, 20 s left\n"
+    assert capsys.readouterr().err == "pretrain: 90 %, 20 s gone, 20 s left\n"
 
 
 def test_bars_show_task_and_messages(capsys: pytest.CaptureFixture[str]) -> None:
@@ -488,7 +488,7 @@ def test_predict_tells_the_share_cut(shared_classifier: Path, tmp_path: Path) ->
     file = tmp_path / "a.txt"
     file.write_text(f"{'long ' * 100}\nshort\n")
     result = run("predict", shared_classifier, file)
-    assert "50.0% of the texts are longer than 24 tokens and were cut." in result.stderr
+    assert "50.0 % of the texts are longer than 24 tokens and were cut." in result.stderr
     assert run("predict", shared_classifier, file, "--quiet").stderr == ""
 
 

@@ -28,10 +28,10 @@ def classifier_dir(tmp_path_factory) -> Path:
 def test_export_prints_every_padding_and_the_largest_difference(classifier_dir, tmp_path):
     pytest.importorskip("transformers")
     out = tmp_path / "out"
-    result = run("export", classifier_dir, "--format", "hf", "--out", out, "--quiet")
+    result = run("export", classifier_dir, "--format", "hf", "--out", out)
     assert result.exit_code == 0, result.output
     for padding in ("no padding", "padding on the right", "padding on the left"):
-        assert f"OPTForSequenceClassification   {padding}" in result.stdout
+        assert f"OPTForSequenceClassification {padding}" in " ".join(result.stdout.split())
     assert f"{out} " in result.stdout
     again = run("export", classifier_dir, "--format", "hf", "--out", out)
     assert again.exit_code == 2
@@ -53,7 +53,7 @@ def test_onnx_shows_what_int8_cost(classifier_dir, tmp_path):
     pytest.importorskip("onnxruntime")
     out = tmp_path / "out"
     with unchecked():
-        result = run("export", classifier_dir, "--format", "onnx", "--int8", "--out", out, "-q")
+        result = run("export", classifier_dir, "--format", "onnx", "--int8", "--out", out)
     assert result.exit_code == 0, result.output
     assert "int8 against fp32" in result.stdout
     assert "same answers" in result.stdout
@@ -98,7 +98,7 @@ def test_folder_that_is_no_run_is_refused(format, tmp_path):
 def test_place_below_a_file_is_refused(classifier_dir, tmp_path):
     (tmp_path / "file").write_text("mine")
     out = tmp_path / "file" / "out"
-    result = run("export", classifier_dir, "--format", "hf", "--out", out, "--quiet")
+    result = run("export", classifier_dir, "--format", "hf", "--out", out)
     assert result.exit_code == 2
     assert result.stderr == (
         f"error: Cannot write {out}: Not a directory. Choose a folder you may write to.\n"
@@ -128,7 +128,7 @@ def test_student_is_exported_where_text_is_given(linear_dir, classifier_dir, tmp
     pytest.importorskip("transformers")
     text, out = tmp_path / "text.txt", tmp_path / "out"
     text.write_text("".join(f"{text}\n" for text, _ in make_examples(120, seed=8)))
-    flags = ("--format", "hf", "--text", text, "--minutes", 0.05, "--out", out, "--quiet")
+    flags = ("--format", "hf", "--text", text, "--minutes", 0.05, "--out", out)
     result = run("export", linear_dir, *flags)
     assert result.exit_code == 0, result.output
     assert "| same label as its teacher |" in (out / "README.md").read_text()

@@ -1,5 +1,6 @@
 """Labels are never lost: the file, its undo, and the session that learns from them."""
 
+import csv
 import os
 import time
 
@@ -250,48 +251,64 @@ def test_undo_takes_back_what_was_done_last_a_label_or_a_skip(path):
     session.close()
 
 
-def test_a_session_names_the_command_that_trains_on_its_labels(tmp_path):
-    session = open_session(tmp_path / "my labels.csv")
-    label_next(session, "positive")
-    assert session.state()["command"] == ""
-    label_next(session, "negative")
-    assert session.state()["command"] == (
-        f"regraft fit --text texts.txt --train '{tmp_path}/my labels.csv'"
-    )
-    session.close()
+def first_command(session):
+    session.start()
+    return session.state()["training"]["command"]
 
 
-def command_after_two_labels(text, **settings):
-    """What the page names once both classes have a label."""
-    overrides = {f"data.{name}": value for name, value in settings.items()}
-    data = resolve("pretrain", overrides=overrides).data
-    session = build_session(text, classes=("a", "b"), out=None, base=None, data=data)
-    for label in ("a", "b"):
-        session.label(session.next_text()["number"], label)
-    session.close()
-    return session.state()["command"]
+def built(text, *, out=None, **settings):
+    data = resolve("pretrain", overrides={f"data.{key}": settings[key] for key in settings}).data
+    return build_session(text, classes=CLASSES, folder=text.parent / "runs", out=out, data=data)
 
 
 def test_the_command_for_labels_reads_the_texts_as_the_studio_did(tmp_path):
-    folder, plain = tmp_path / "my texts", tmp_path / "plain.txt"
+    folder = tmp_path / "my texts"
     folder.mkdir()
-    for name in ("a.txt", "b.txt"):
-        (folder / name).write_text(f"a text in {name}\n", encoding="utf-8")
-    assert command_after_two_labels(folder) == (
-        f"regraft fit --text '{folder}' --train '{tmp_path}/my texts-labels.csv'"
+    (folder / "a.txt").write_text("one\ntwo\nthree\n", encoding="utf-8")
+    runs = f"--minutes 5 --out '{tmp_path}/runs/my texts-1'"
+    session = built(folder)
+    assert first_command(session) == (
+        f"regraft fit --text '{folder}' --train '{folder}-labels.csv' {runs}"
     )
-    plain.write_text("first\nin two lines\n\nsecond\n", encoding="utf-8")
-    assert command_after_two_labels(plain, documents="blank", encoding="utf-8-sig") == (
-        f"regraft fit --text {plain} --documents blank --train {tmp_path}/plain-labels.csv"
+    session.close()
+    plain = tmp_path / "plain.txt"
+    plain.write_text("one\n\ntwo\n\nthree\n", encoding="utf-8")
+    session = built(plain, documents="blank", encoding="utf-8-sig")
+    assert first_command(session) == (
+        f"regraft fit --text {plain} --documents blank --train {tmp_path}/plain-labels.csv "
+        f"--minutes 5 --out {tmp_path}/runs/plain-1"
     )
+    session.close()
 
 
-def test_no_command_is_named_that_could_not_read_both_texts_and_labels(tmp_path):
-    reviews, lines = tmp_path / "reviews.csv", tmp_path / "lines.txt"
-    reviews.write_text("review\nvery good\nvery bad\n", encoding="utf-8")
-    lines.write_bytes("très bien\nassez mal\n".encode("latin-1"))
-    assert command_after_two_labels(reviews, text_column="review") == ""
-    assert command_after_two_labels(lines, encoding="latin-1") == ""
+def test_other_columns_of_a_table_are_kept_with_the_labels(tmp_path):
+    tickets = tmp_path / "tickets.csv"
+    tickets.write_text('id,body,label\n7,"one, two",old\n8,three,\n9,four,\n', encoding="utf-8")
+    session = built(tickets, text_column="body")
+    command = f"--train {tmp_path}/tickets-labels.csv --text-column body --minutes 5"
+    assert command in first_command(session)
+    for _ in range(3):
+        session.label(session.next_text()["number"], "positive")
+    session.close()
+    with (tmp_path / "tickets-labels.csv").open(encoding="utf-8", newline="") as file:
+        rows = {row["id"]: row for row in csv.DictReader(file)}
+    assert list(rows["7"]) == ["body", "label", "use", "query", "row", "id", "source_label"]
+    assert (rows["7"]["body"], rows["7"]["source_label"]) == ("one, two", "old")
+    assert {row["label"] for row in rows.values()} == {"positive"}
+    again = built(tickets, text_column="body")
+    assert again.state()["num_labelled"] == 3
+    again.undo()
+    again.close()
+
+
+def test_texts_that_fit_could_not_read_with_their_labels_are_not_trained_on(tmp_path):
+    lines = tmp_path / "lines.txt"
+    lines.write_text("one\ntwo\n", encoding="utf-8")
+    session = built(lines, encoding="latin-1")
+    assert session.state()["training"] is None
+    with pytest.raises(RefusedError, match="Convert the texts to UTF-8"):
+        session.train()
+    session.close()
 
 
 def test_who_labels_faster_than_we_learn_is_shown_what_was_learned_so_far(path):

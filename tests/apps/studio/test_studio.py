@@ -154,7 +154,7 @@ def test_a_text_below_the_threshold_is_said_to_have_no_answer(tmp_path):
         run_dir = tmp_path / f"run-{below:g}"
         dataclasses.replace(blend, info=info).save(run_dir)
         facts = Models().explained(run_dir, TEXT)["facts"]
-        assert facts[0].startswith("Not sure enough to answer: that needs 100.0%.") == (below == 1)
+        assert facts[0].startswith("Not sure enough to answer: that needs 100.0 %.") == (below == 1)
 
 
 def test_words_that_are_not_read_are_told_apart_from_those_that_count_nothing(studio, folder):

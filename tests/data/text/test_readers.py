@@ -217,6 +217,11 @@ def test_missing_column_names_the_nearest(tmp_path: Path) -> None:
     )
     path = write(tmp_path / "b.csv", "text,class\nfine,1\n")
     assert refusal(path).endswith("Its columns are 'text', 'class'. Pass --label-column NAME.")
+    path = write(tmp_path / "own.csv", "body,queue\nfine,1\n")
+    assert refusal(path) == (
+        f"{path} has no column 'text' and no 'label'. Its columns are 'body', 'queue'. "
+        "Pass --text-column NAME --label-column NAME."
+    )
     path = write(tmp_path / "c.jsonl", '{"text": "fine"}\n')
     assert "row 1 has no key 'label'. Its keys are 'text'." in refusal(path)
     path = write(tmp_path / "d.csv", "text,text,label\nfine,1,2\n")

@@ -186,6 +186,7 @@ def compare(
     output.show(
         comparison_to_dict(comparison),
         lambda: results.show_comparison(comparison, report_path=report_path),
+        is_saved=True,
     )
 
 

@@ -177,7 +177,8 @@ def fetch(
         "origin": corpus.origin,
         "files": {split: str(path) for split, path in files.items()},
     }
-    output.show(values, lambda: terminal.show_table(["split", "file"], list(files.items())))
+    table = partial(terminal.show_table, ["split", "file"], list(files.items()))
+    output.show(values, table, is_saved=True)
 
 
 def _token_lengths(path: Path) -> Callable[[Sequence[str]], list[int]]:

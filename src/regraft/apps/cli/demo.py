@@ -48,7 +48,7 @@ def demo(
         result = run(
             out=out or free_folder(), offline=offline, lab=lab, resume=resume, progress=progress
         )
-    output.show(results.demo_to_dict(result), lambda: results.show_demo(result))
+    output.show(results.demo_to_dict(result), lambda: results.show_demo(result), is_saved=True)
 
 
 def free_folder() -> Path:

@@ -65,4 +65,4 @@ def distill(
             resume=resume,
             progress=progress,
         )
-    output.show(result, lambda: results.show_distilled(result))
+    output.show(result, lambda: results.show_distilled(result), is_saved=True)

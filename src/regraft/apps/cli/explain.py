@@ -9,6 +9,7 @@ import typer
 from regraft.apps.cli import options, terminal
 from regraft.apps.cli.options import argument, flag, option
 from regraft.errors import ConfigError, DataError
+from regraft.runtime import in_percent
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -137,7 +138,9 @@ def show_explanation(explanation: "Explanation") -> None:
     from regraft.classifiers import harmless, trust_facts
 
     console = Console(highlight=False, markup=False, emoji=False)
-    console.print(f"{harmless(explanation.label)} ({explanation.probability:.1%})\n", style="bold")
+    console.print(
+        f"{harmless(explanation.label)} ({in_percent(explanation.probability)})\n", style="bold"
+    )
     # With fewer colours, faint blue and faint orange become the same grey.
     has_colours = console.is_terminal and not console.no_color
     has_colours = has_colours and console.color_system in ("256", "truecolor")

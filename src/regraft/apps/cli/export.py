@@ -76,7 +76,7 @@ def export(
                 data=None if data is None else data_of(read_settings(run).data, reading),
                 progress=progress,
             )
-    output.show(result, lambda: _show(result))
+    output.show(result, lambda: _show(result), is_saved=True)
 
 
 def _check_options(

@@ -112,8 +112,8 @@ def finetune(
                 **files,
                 **how,
             )
-    linear = None if output.json else _linear_score(train, valid, settings=settings)
-    output.show(result, lambda: results.show_finetuned(result, linear=linear))
+    linear = None if output.json or output.quiet else _linear_score(train, valid, settings=settings)
+    output.show(result, lambda: results.show_finetuned(result, linear=linear), is_saved=True)
 
 
 def _check_methods(base: Path | None, methods: Methods) -> None:

@@ -230,6 +230,6 @@ def _report(
         if tested is not None:
             values["test"] = comparison_to_dict(tested)
         terminal.show_json({**values, "report": str(report["report.html"])})
-    else:
+    elif not output.quiet:
         results.show_fitted(result, tested=tested)
         terminal.show_line(f"Report: {report['report.html']}")

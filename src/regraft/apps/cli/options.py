@@ -149,7 +149,10 @@ RequiredTokenizer = Annotated[Path, _TOKENIZER]
 Port = typer.Option("--port", min=0, max=65535, help="Port; 0 picks a free one.")
 
 Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print errors only: no progress, no messages.")
+    bool,
+    typer.Option(
+        "--quiet", "-q", help="Print errors only: no progress, no summary of what is saved."
+    ),
 ]
 RunFolder = Annotated[Path, argument("Run folder.", "RUN")]
 
@@ -292,11 +295,14 @@ class Output(Group):
                 with terminal.interruption_names(folder):
                     yield progress
 
-    def show(self, result: Any, show: Callable[[], None]) -> None:
-        """A result or plain values as JSON, or as `show` prints them for people."""
+    def show(self, result: Any, show: Callable[[], None], *, is_saved: bool = False) -> None:
+        """A result or plain values as JSON, or as `show` prints them for people.
+
+        What is saved as well is not printed if all is to be quiet.
+        """
         if self.json:
             terminal.show_json(result if isinstance(result, dict | list) else result.to_dict())
-        else:
+        elif not (is_saved and self.quiet):
             show()
 
     def note(self, values: dict[str, Any], message: str) -> None:

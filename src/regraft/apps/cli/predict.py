@@ -13,7 +13,7 @@ from regraft.apps.cli import options, results, terminal
 from regraft.apps.cli.options import argument, data_of, flag, option
 from regraft.config import DataSettings
 from regraft.errors import ConfigError
-from regraft.runtime import Progress, counted
+from regraft.runtime import Progress, counted, in_percent
 
 # Files below this size are predicted at once.
 _SMALL_BYTES = 1 << 16
@@ -284,7 +284,7 @@ def fill(
         terminal.show_json([[guess.to_dict() for guess in place] for place in guesses])
         return
     for number, place in enumerate(guesses, start=1):
-        rows = [(guess.token, f"{guess.probability:.1%}") for guess in place]
+        rows = [(guess.token, in_percent(guess.probability)) for guess in place]
         terminal.show_table([f"<mask> {number}", "probability"], rows)
 
 

@@ -64,7 +64,7 @@ def pretrain(
             resume=resume,
             progress=progress,
         )
-    output.show(result, lambda: results.show_pretrained(result))
+    output.show(result, lambda: results.show_pretrained(result), is_saved=True)
 
 
 @options.grouped

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regraft.apps.cli import terminal
-from regraft.runtime import counted, duration
+from regraft.runtime import counted, duration, in_percent
 
 if TYPE_CHECKING:
     from regraft.apps.course.mistakes import WrongAnswer
@@ -48,7 +48,7 @@ def show_profile(profile: "Profile") -> None:
                 len(file.empty_rows),
                 len(file.duplicates),
                 *file.words.values(),
-                f"{file.cut.share:.1%}",
+                in_percent(file.cut.share),
                 file.source,
             )
             for file in profile.files
@@ -112,7 +112,7 @@ def show_pretrained(result: "PretrainResult") -> None:
             ("time", duration(result.seconds)),
             ("tokens per second", f"{result.tokens_per_second:,.0f}"),
             ("processes x threads", f"{result.num_processes} x {result.num_threads}"),
-            ("padding", f"{result.padding_share:.1%}"),
+            ("padding", in_percent(result.padding_share)),
             ("objective", result.objective),
             *_stage_rows(result),
             ("valid loss", f"{result.valid_loss:.3f}"),
@@ -148,17 +148,17 @@ def _to_beat(result: "PretrainResult") -> list[tuple[str, str]]:
 def _readings(result: "PretrainResult") -> list[tuple[str, str]]:
     """What an objective measures besides its loss."""
     names = {
-        "valid_causal_loss": ("valid loss, causal", "{:.3f}"),
-        "valid_pair_accuracy": ("pair accuracy (chance: 50%)", "{:.1%}"),
-        "valid_detection_loss": ("detection loss", "{:.3f}"),
-        "valid_halves_found": ("second halves matched in their group", "{:.1%}"),
-        "valid_documents_halves_found": ("second halves matched in their group", "{:.1%}"),
-        "valid_found": ("replaced tokens found", "{:.1%}"),
-        "valid_false_alarms": ("false alarms on original tokens", "{:.1%}"),
-        "valid_bits_per_byte": ("bits per byte", "{:.3f}"),
+        "valid_causal_loss": ("valid loss, causal", "{:.3f}".format),
+        "valid_pair_accuracy": ("pair accuracy (chance: 50 %)", in_percent),
+        "valid_detection_loss": ("detection loss", "{:.3f}".format),
+        "valid_halves_found": ("second halves matched in their group", in_percent),
+        "valid_documents_halves_found": ("second halves matched in their group", in_percent),
+        "valid_found": ("replaced tokens found", in_percent),
+        "valid_false_alarms": ("false alarms on original tokens", in_percent),
+        "valid_bits_per_byte": ("bits per byte", "{:.3f}".format),
     }
     return [
-        (text, shown.format(result.readings[key]))
+        (text, shown(result.readings[key]))
         for key, (text, shown) in names.items()
         if key in result.readings
     ]
@@ -175,7 +175,7 @@ def show_bench(result: "BenchResult") -> None:
             f"{speed.num_parameters:,}",
             str(speed.num_threads),
             f"{speed.tokens_per_second:,.0f}",
-            f"{speed.share_of_limit:.0%}",
+            in_percent(speed.share_of_limit, digits=0),
         ]
         for speed in result.speeds
     ]
@@ -201,8 +201,8 @@ def show_finetuned(result: "FinetuneResult", *, linear: float | None) -> None:
 
     `linear` is the baseline on the validation set, where it was measured.
     """
-    baseline = [] if linear is None else [("TF-IDF baseline", f"{linear:.1%}")]
-    accuracies = [f"{accuracy:.1%}" for accuracy in result.valid_accuracy]
+    baseline = [] if linear is None else [("TF-IDF baseline", in_percent(linear))]
+    accuracies = [in_percent(accuracy) for accuracy in result.valid_accuracy]
     best = result.best_epoch
     kept = [] if best is None else [("weights kept", f"of epoch {best}, the best on valid")]
     calibrated = "no"
@@ -215,7 +215,7 @@ def show_finetuned(result: "FinetuneResult", *, linear: float | None) -> None:
             ("from the base", result.transplant or "nothing"),
             ("labels", ", ".join(result.labels)),
             ("examples", f"{result.num_train:,} for training, {result.num_valid:,} for validation"),
-            ("texts cut", f"{result.cut_share:.1%}"),
+            ("texts cut", in_percent(result.cut_share)),
             (f"valid {result.followed} before", accuracies[0] if accuracies else "-"),
             (f"valid {result.followed} by epoch", " ".join(accuracies[1:]) or "-"),
             *kept,
@@ -229,13 +229,13 @@ def show_finetuned(result: "FinetuneResult", *, linear: float | None) -> None:
 
 def show_distilled(result: "DistillResult") -> None:
     """How well the student answers as its teacher does, and how often both are right."""
-    agreement = [f"{share:.1%}" for share in result.agreement]
+    agreement = [in_percent(share) for share in result.agreement]
     scores = []
     if result.accuracy is not None and result.teacher_accuracy is not None:
         over = f"of {result.num_examples:,} examples"
         scores = [
-            ("accuracy of the student", f"{result.accuracy:.1%} {over}"),
-            ("accuracy of the teacher", f"{result.teacher_accuracy:.1%} {over}"),
+            ("accuracy of the student", f"{in_percent(result.accuracy)} {over}"),
+            ("accuracy of the teacher", f"{in_percent(result.teacher_accuracy)} {over}"),
         ]
     terminal.show_table(
         ["distilled", ""],
@@ -244,7 +244,7 @@ def show_distilled(result: "DistillResult") -> None:
             ("base", result.base),
             ("labels", ", ".join(result.labels)),
             ("texts", f"{result.num_texts:,} to learn from, {result.num_held_out:,} held out"),
-            ("texts cut", f"{result.cut_share:.1%}"),
+            ("texts cut", in_percent(result.cut_share)),
             ("same label as the teacher, by epoch", " ".join(agreement[1:])),
             ("divergence from the teacher", f"{result.divergence:.4f} nats"),
             *scores,
@@ -271,10 +271,10 @@ def _show_single_evaluation(evaluation: "Evaluation") -> None:
         ["evaluated", ""],
         [
             ("examples", f"{evaluation.num_examples:,}"),
-            ("accuracy", f"{accuracy.mean:.1%} (95 %: {accuracy.low:.1%} to {accuracy.high:.1%})"),
+            ("accuracy", f"{in_percent(accuracy.mean)} (95 % interval {_reach(accuracy)})"),
             ("macro F1", f"{evaluation.macro_f1:.3f}"),
             ("calibration error", f"{evaluation.calibration_error:.3f}"),
-            ("texts cut", f"{evaluation.cut_share:.1%}"),
+            ("texts cut", in_percent(evaluation.cut_share)),
             *([] if answered is None else [_answered(answered, evaluation.num_examples)]),
         ],
     )
@@ -284,7 +284,10 @@ def _show_single_evaluation(evaluation: "Evaluation") -> None:
     )
     terminal.show_table(
         ["coverage", "accuracy", "confidence from"],
-        [(f"{p.coverage:.0%}", f"{p.accuracy:.1%}", f"{p.threshold:.3f}") for p in curve],
+        [
+            (in_percent(p.coverage, digits=0), in_percent(p.accuracy), f"{p.threshold:.3f}")
+            for p in curve
+        ],
         right=["coverage", "accuracy", "confidence from"],
     )
     if len(evaluation.labels) <= _LABELS_SHOWN:
@@ -306,7 +309,7 @@ def _show_single_evaluation(evaluation: "Evaluation") -> None:
                     f"row {error.row:,}" + (f" ({error.id})" if error.id else ""),
                     error.label,
                     error.predicted,
-                    f"{error.probability:.1%}",
+                    in_percent(error.probability),
                     textwrap.shorten(error.text, _TEXT_SHOWN, placeholder=" ..."),
                 )
                 for error in evaluation.errors[:_ERRORS_SHOWN]
@@ -319,7 +322,7 @@ def _answered(answered: "Answered", num_examples: int) -> tuple[str, str]:
     """A row about the texts that reach the confidence from which there is an answer."""
     share = answered.num_texts / num_examples
     score = "" if answered.accuracy is None else f", accuracy {_percent(answered.accuracy)}"
-    return f"answered from {answered.abstain_below:.3f} on", f"{share:.1%}{score}"
+    return f"answered from {answered.abstain_below:.3f} on", f"{in_percent(share)}{score}"
 
 
 def _show_set_evaluation(evaluation: "SetEvaluation") -> None:
@@ -334,11 +337,11 @@ def _show_set_evaluation(evaluation: "SetEvaluation") -> None:
         [
             ("examples", f"{evaluation.num_examples:,}"),
             *(
-                (name, f"{score.mean:.1%} (95 %: {score.low:.1%} to {score.high:.1%})")
+                (name, f"{in_percent(score.mean)} (95 % interval {_reach(score)})")
                 for name, score in intervals
             ),
             ("calibration error", f"{evaluation.calibration_error:.3f}"),
-            ("texts cut", f"{evaluation.cut_share:.1%}"),
+            ("texts cut", in_percent(evaluation.cut_share)),
         ],
     )
     _show_label_scores(evaluation.labels)
@@ -354,7 +357,7 @@ def _show_label_scores(scores: "Sequence[LabelScore]") -> None:
             score.label,
             f"{score.count:,}",
             f"{score.predicted:,}",
-            *(f"{part:.1%}" for part in (score.precision, score.recall, score.f1)),
+            *(in_percent(part) for part in (score.precision, score.recall, score.f1)),
             *([f"{score.threshold:.2f}"] if score.threshold is not None else []),
         )
         for score in scores
@@ -379,7 +382,7 @@ def show_fitted(result: "FitResult", *, tested: "Comparison | None") -> None:
         if tested:
             scores.append(_percent(on_test[name]))
         if has_macro:
-            scores.append(f"{score.macro_f1:.1%}")
+            scores.append(in_percent(score.macro_f1))
         weight = "" if score.weight is None else f"{score.weight:.2f}"
         seconds = result.seconds if score.weight is None else score.seconds
         rows.append((name, *scores, weight, duration(seconds)))
@@ -418,7 +421,12 @@ def _show_update(update: "Update") -> None:
 
 
 def _percent(interval: "Interval") -> str:
-    return f"{interval.mean:.1%} ({interval.low:.1%} to {interval.high:.1%})"
+    return f"{in_percent(interval.mean)} ({_reach(interval)})"
+
+
+def _reach(interval: "Interval") -> str:
+    """`79.2 to 82.7`, of a score in percent."""
+    return f"{100 * interval.low:.1f} to {100 * interval.high:.1f}"
 
 
 def show_parameters(count: "Ledger", *, num_built: int, wrong: Sequence["WrongAnswer"]) -> None:
@@ -472,10 +480,10 @@ def show_comparison(comparison: "Comparison", *, report_path: Path) -> None:
         [
             (
                 arm.name,
-                f"{arm.test_accuracy.mean:.1%}",
-                f"{arm.test_accuracy.low:.1%} to {arm.test_accuracy.high:.1%}",
+                in_percent(arm.test_accuracy.mean),
+                _reach(arm.test_accuracy),
                 _without_leaks(arm),
-                f"{arm.valid_accuracy.mean:.1%}",
+                in_percent(arm.valid_accuracy.mean),
                 arm.num_seeds,
                 duration(arm.seconds),
             )
@@ -497,12 +505,12 @@ def show_comparison(comparison: "Comparison", *, report_path: Path) -> None:
 
 
 def _without_leaks(arm: "ArmSummary") -> str:
-    """`75.4%, 71.0% to 79.8%`, of the examples that decide; once is enough if these are all."""
+    """`75.4 % (71.0 to 79.8)`, of the examples that decide; once is enough if these are all."""
     clean = arm.test_accuracy_without_leaks
     if clean is None:
         return "-"
-    score = f"{clean.mean:.1%}"
-    return score if clean == arm.test_accuracy else f"{score}, {clean.low:.1%} to {clean.high:.1%}"
+    score = in_percent(clean.mean)
+    return score if clean == arm.test_accuracy else f"{score} ({_reach(clean)})"
 
 
 def show_demo(result: "DemoResult") -> None:
@@ -523,7 +531,7 @@ def show_demo(result: "DemoResult") -> None:
         for prediction in fitted.predictions:
             text = textwrap.shorten(prediction.text, _TEXT_SHOWN, placeholder=" ...")
             terminal.show_line(
-                f"  {prediction.predicted} at {prediction.probability:.0%} "
+                f"  {prediction.predicted} at {in_percent(prediction.probability, digits=0)} "
                 f"(it is {prediction.label}): {text}"
             )
         terminal.show_line(

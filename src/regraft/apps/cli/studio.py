@@ -26,6 +26,18 @@ class Labelling(options.Group):
             "--base", "Base whose embeddings are used (default: latent space of the texts).", "RUN"
         ),
     ] = None
+    run: Annotated[
+        Path | None,
+        option(
+            "--run",
+            "Classifier of `regraft fit` that guesses labels; the first training updates it.",
+            "RUN",
+        ),
+    ] = None
+    minutes: Annotated[
+        float | None,
+        option("--minutes", "Time budget of the first training in minutes (default 5).", "M"),
+    ] = None
 
 
 @options.grouped
@@ -45,7 +57,7 @@ def studio(
 
     Shows runs with live curves, reports, predictions with their words in colour, the inside of a
     model, and generated text. With --text you can label by keyboard: each label is saved at once,
-    and a model picks the next text to label.
+    a model picks the next text to label, and the page trains on the labels when you ask it to.
 
     \b
     Example:
@@ -73,6 +85,8 @@ def studio(
             classes=labels.split(",") if labels is not None else (),
             out=labelling.out,
             base=labelling.base,
+            run=labelling.run,
+            minutes=labelling.minutes,
             data=data,
             progress=progress,
         )

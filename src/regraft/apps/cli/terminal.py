@@ -6,21 +6,25 @@ rich is imported only when something is drawn, so that `regraft --help` stays fa
 import contextlib
 import json
 import os
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regraft.runtime import SILENT, Progress, duration, is_first_process
+from regraft.runtime import SILENT, Progress, duration, in_percent, is_first_process
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
-    from rich.progress import TaskID
+    from rich.progress import Task, TaskID
 
 SECONDS_BETWEEN_LINES = 10.0
 # Work reported within this time of the start was done earlier: the run is resumed.
 SECONDS_AT_ONCE = 0.1
+_LONG_WORD = 20
+_BAR_WIDTH = 24
 
 
 def silence_other_processes() -> None:
@@ -85,16 +89,29 @@ class Bars:
 
     def start(self, name: str, *, total: float | None) -> None:
         from rich import progress
+        from rich.text import Text
+
+        class Time(progress.ProgressColumn):
+            def render(self, task: "Task") -> Text:
+                return Text(_time(task), style="progress.elapsed", no_wrap=True)
+
+        class Note(progress.ProgressColumn):
+            """Cut where a narrow terminal ends, so that nothing before it is."""
+
+            def render(self, task: "Task") -> Text:
+                used = len(f"{task.description} 100 % {_time(task)} ") + _BAR_WIDTH + 2
+                note = Text(str(task.fields["note"]), style="dim", no_wrap=True)
+                note.truncate(max(width - used, 0), overflow="ellipsis")
+                return note
 
         self.close()
+        width = self._console.width
         self._drawn = progress.Progress(
             progress.TextColumn("{task.description}", markup=False),
-            progress.BarColumn(bar_width=24),
-            progress.TaskProgressColumn(),
-            progress.TextColumn("{task.fields[note]}", style="dim", markup=False),
-            progress.TimeElapsedColumn(),
-            progress.TextColumn("left", style="dim"),
-            progress.TimeRemainingColumn(compact=True),
+            progress.BarColumn(bar_width=_BAR_WIDTH),
+            progress.TaskProgressColumn("[progress.percentage]{task.percentage:>3.0f} %"),
+            Time(),
+            Note(),
             console=self._console,
         )
         self._task = self._drawn.add_task(name, total=total, note="")
@@ -109,16 +126,31 @@ class Bars:
             self._drawn.update(self._task, advance=amount)
 
     def finish(self) -> None:
+        """Stop drawing a full bar, whatever its total was thought to be."""
+        if self._drawn is not None and self._task is not None:
+            done = self._drawn.tasks[0].completed or 1
+            self._drawn.update(self._task, total=done, completed=done)
         self.close()
 
     def say(self, message: str) -> None:
-        self._console.print(message, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(message, markup=False, highlight=False)
 
     def close(self) -> None:
         """Stop drawing, and leave the bar as it is."""
         if self._drawn is not None:
             self._drawn.stop()
         self._drawn = self._task = None
+
+
+def _time(task: "Task") -> str:
+    """`1 min 05 s, 20 s left`; when it is finished, `in 1 min 25 s`."""
+    elapsed, left = (
+        None if seconds is None else duration(seconds) if seconds >= 10 else f"{seconds:.0f} s"
+        for seconds in (task.elapsed, task.time_remaining)
+    )
+    if task.finished:
+        return f"in {elapsed}"
+    return f"{elapsed}" if left is None else f"{elapsed}, {left} left"
 
 
 class Messages:
@@ -173,27 +205,46 @@ class Lines:
         done_now = self._done - self._done_before
         if not self._total or done_now <= 0:  # a forecast may have moved it back
             return f"{self._name}: {duration(seconds)} gone{self._tail()}"
-        share = min(self._done / self._total, 1.0)
+        share = in_percent(min(self._done / self._total, 1.0), digits=0)
         left = duration(max(self._total - self._done, 0) * seconds / done_now)
-        return f"{self._name}: {share:.0%}, {duration(seconds)} gone, {left} left{self._tail()}"
+        return f"{self._name}: {share}, {duration(seconds)} gone, {left} left{self._tail()}"
 
     def _tail(self) -> str:
         return f" ({self._note})" if self._note else ""
 
 
 def show_error(message: str) -> None:
-    """An error, on stderr."""
-    print(f"error: {message}", file=sys.stderr)
+    """An error, on stderr; its first word is red on a terminal that has colours."""
+    word, _, rest = _wrapped(f"error: {message}", is_terminal=sys.stderr.isatty()).partition(" ")
+    has_colours = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    if has_colours and not os.environ.get("NO_COLOR"):
+        word = f"\033[1;31m{word}\033[0m"
+    print(f"{word} {rest}", file=sys.stderr)
 
 
 def show_message(text: str) -> None:
     """A message on stderr: not part of the result."""
-    print(text, file=sys.stderr)
+    print(_wrapped(text, is_terminal=sys.stderr.isatty()), file=sys.stderr)
 
 
 def show_line(text: str = "") -> None:
-    """One line of the result, on stdout, never wrapped or coloured."""
-    print(text)
+    """One line of the result, on stdout; wrapped at words on a terminal, never coloured."""
+    print(_wrapped(text, is_terminal=sys.stdout.isatty()))
+
+
+def _wrapped(text: str, *, is_terminal: bool) -> str:
+    """Lines that fit the terminal; one that is indented is a command, and stays whole."""
+    if not is_terminal:
+        return text
+    width = shutil.get_terminal_size().columns
+    return "\n".join(
+        line
+        if line.startswith("  ")
+        else textwrap.fill(
+            line, width, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
+        )
+        for line in text.split("\n")
+    )
 
 
 def show_json(value: Any) -> None:
@@ -214,7 +265,12 @@ def show_table(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(
+        title=Text(title) if title else None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        collapse_padding=True,
+    )
     # One column is wrapped: the last, or the first if the last holds numbers. Numbers stay whole.
     wrapped = columns[0] if columns[-1] in right else columns[-1]
     for column in columns:
@@ -229,4 +285,30 @@ def show_table(
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, 120)
-    console.print(table)
+    if console.width < _least_width(columns, rows, wrapped=columns.index(wrapped)):
+        _show_records(columns, rows)
+    else:
+        console.print(table)
+
+
+def _least_width(columns: Sequence[str], rows: Sequence[Sequence[object]], *, wrapped: int) -> int:
+    """Of a table whose words stay whole; a longer word than most, as in a path, is folded."""
+    width = 2 + 2 * (len(columns) - 1)
+    for place, cells in enumerate(zip(columns, *rows, strict=True)):
+        texts = [str(cell) for cell in cells]
+        words = [word for text in texts for word in text.split()]
+        longest = max(map(len, words), default=0)
+        width += min(longest, _LONG_WORD) if place == wrapped else max(map(len, texts))
+    return width
+
+
+def _show_records(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A row as a few lines, for a terminal that is too narrow for the table."""
+    name, *others = columns
+    for row in rows:
+        show_line()
+        show_line(f"{name}: {row[0]}" if name else str(row[0]))
+        for column, cell in zip(others, row[1:], strict=True):
+            if str(cell):
+                show_line(f"  {column}: {cell}" if column else f"  {cell}")
+    show_line()

@@ -46,6 +46,7 @@ def train(
     output.show(
         {"path": str(path), "kind": kind_trained, "vocab_size": vocab_size},
         lambda: terminal.show_line(f"{path}: {kind_trained}, {vocab_size:,} tokens"),
+        is_saved=True,
     )
 
 
@@ -116,7 +117,7 @@ def tokenize(
         result["num_tokens"] = store.num_tokens
         result["num_bytes"] = store.num_bytes
         result["bytes_per_token"] = store.num_bytes / store.num_tokens
-    output.show(result, lambda: _show_tokenized(result))
+    output.show(result, lambda: _show_tokenized(result), is_saved=True)
 
 
 def _show_tokenized(result: dict[str, Any]) -> None:

@@ -282,7 +282,7 @@ def _label_routes(studio: Studio) -> list[Route]:
 
     async def write(request: Request) -> Response:
         session = studio.labelling
-        action: Literal["give", "skip", "undo", "classes", "query"]
+        action: Literal["give", "skip", "undo", "classes", "query", "train", "stop"]
         action = request.path_params["action"]
         if action == "give":
             given = await read_body(request, Given, limits=LIMITS)
@@ -291,9 +291,10 @@ def _label_routes(studio: Studio) -> list[Route]:
             await run_in_threadpool(
                 session.skip, (await read_body(request, Skipped, limits=LIMITS)).number
             )
-        elif action == "undo":
+        elif action in ("undo", "train", "stop"):
             await read_body(request, Nothing, limits=LIMITS)
-            await run_in_threadpool(session.undo)
+            work = {"undo": session.undo, "train": session.train, "stop": session.stop_training}
+            await run_in_threadpool(work[action])
         elif action == "classes":
             await run_in_threadpool(
                 session.choose_classes, (await read_body(request, Classes, limits=LIMITS)).classes

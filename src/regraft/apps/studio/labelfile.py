@@ -7,8 +7,8 @@ record off the file. One process holds a file at a time.
 import csv
 import io
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, cast, get_args
 
@@ -16,27 +16,32 @@ from regraft.apps.studio.queries import Query
 from regraft.errors import DataError
 from regraft.runtime import disk_error, hold_lock, output_path, read_json, sync_folder, write_json
 
-COLUMNS = ("text", "label", "use", "query", "row")
+# Behind the text, whose column has the name it has in the file of texts.
+COLUMNS = ("label", "use", "query", "row")
 # What a label is used for: to learn from, or to judge by. The latter are drawn at random.
 Use = Literal["train", "evaluation"]
 
 
 @dataclass(frozen=True)
 class LabelRecord:
-    """One text with its label; `row` is its place in the file of texts."""
+    """One text with its label; `row` is its place in the file of texts, `cells` the rest of it."""
 
     text: str
     label: str
     use: Use
     query: Query
     row: int
+    cells: Mapping[str, str] = field(default_factory=dict)
 
 
 class LabelFile:
     """A csv that only grows at its end, or loses its last record."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, text_column: str = "text", more: Sequence[str] = ()) -> None:
+        """`more` are further columns of the texts; a file that exists keeps those it has."""
         self.path = path = output_path(path)
+        self._columns = (text_column, *COLUMNS)
+        self._more = tuple(more)
         self.records: list[LabelRecord] = []
         # Where each record begins, so that the last one can be taken off.
         self._starts: list[int] = []
@@ -60,7 +65,8 @@ class LabelFile:
     def append(self, record: LabelRecord) -> None:
         """Write one record at the end; it is on disk when this returns."""
         start = os.lseek(self._handle, 0, os.SEEK_END)
-        self._write(_line((record.text, record.label, record.use, record.query, record.row)))
+        fields = (record.text, record.label, record.use, record.query, record.row)
+        self._write(_line((*fields, *(record.cells.get(name, "") for name in self._more))))
         self._starts.append(start)
         self.records.append(record)
 
@@ -109,7 +115,7 @@ class LabelFile:
         with open(self.path, "rb") as file:
             data = file.read()
         if not data:
-            self._write(_line(COLUMNS))
+            self._write(_line((*self._columns, *self._more)))
             sync_folder(self.path.parent)
             return
         start, is_quoted = 0, False
@@ -121,7 +127,9 @@ class LabelFile:
                 ends.append(place + 1)
         for number, end in enumerate(ends):
             fields = self._fields(data[start:end], number=number)
-            if number:
+            if not number:
+                self._more = tuple(fields[len(self._columns) :])
+            else:
                 self._starts.append(start)
                 self.records.append(self._record(fields, number=number))
             start = end
@@ -130,28 +138,30 @@ class LabelFile:
             os.ftruncate(self._handle, start)
             os.fsync(self._handle)
         if not ends:
-            self._write(_line(COLUMNS))
+            self._write(_line((*self._columns, *self._more)))
 
     def _fields(self, line: bytes, *, number: int) -> list[str]:
         try:
             fields = next(csv.reader(io.StringIO(line.decode("utf-8"), newline=""), strict=True))
         except (UnicodeDecodeError, csv.Error, StopIteration) as error:
             raise self._damaged(number, str(error) or "it is empty") from error
-        if number == 0 and tuple(fields) != COLUMNS:
+        if number == 0 and tuple(fields[: len(self._columns)]) != self._columns:
             raise DataError(
                 f"{self.path} begins with {','.join(fields)!r:.80}.",
-                f"A file of labels begins with {','.join(COLUMNS)}.",
+                f"A file of labels begins with {','.join(self._columns)}.",
                 remedy="Give another --out; this file stays as it is.",
             )
         return fields
 
     def _record(self, fields: Sequence[str], *, number: int) -> LabelRecord:
-        if len(fields) != len(COLUMNS):
-            raise self._damaged(number, f"it has {len(fields)} fields, not {len(COLUMNS)}")
-        text, label, use, query, row = fields
+        num_columns = len(self._columns) + len(self._more)
+        if len(fields) != num_columns:
+            raise self._damaged(number, f"it has {len(fields)} fields, not {num_columns}")
+        text, label, use, query, row, *cells = fields
         if use not in get_args(Use) or query not in get_args(Query) or not row.isdecimal():
             raise self._damaged(number, f"{use!r:.20}, {query!r:.20}, {row!r:.20} is not ours")
-        return LabelRecord(text, label, cast(Use, use), cast(Query, query), int(row))
+        more = dict(zip(self._more, cells, strict=True))
+        return LabelRecord(text, label, cast(Use, use), cast(Query, query), int(row), more)
 
     def _damaged(self, number: int, why: str) -> DataError:
         return DataError(

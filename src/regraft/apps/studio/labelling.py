@@ -6,10 +6,10 @@ evaluated on the texts that it selected as hard.
 """
 
 import logging
-import shlex
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,8 @@ from jaxtyping import Float, Int
 from regraft.apps.serve.limits import RefusedError
 from regraft.apps.studio.labelfile import LabelFile, LabelRecord, Use
 from regraft.apps.studio.queries import QUERIES, Query, any_open, least_like, least_sure
-from regraft.classifiers import fit_regression, unit_length
+from regraft.apps.studio.training import Trainer, Training
+from regraft.classifiers import FEWEST_LABELS, fit_regression, load_classifier, unit_length
 from regraft.data import Document, Labels, normalised, without_duplicates
 from regraft.errors import DataError, RegraftError
 from regraft.stats import CONFIDENCE
@@ -52,13 +53,15 @@ class Session:
         *,
         file: LabelFile,
         vectors: Vectors,
+        cells: Mapping[int, Mapping[str, str]] | None = None,
         classes: Sequence[str] = (),
-        text_flags: Sequence[str] = (),
+        trainer: Trainer | None = None,
         seed: int = 0,
     ) -> None:
         """`classes` may be empty: then the saved ones are used, or the page asks for them.
 
-        `text_flags` are the options with which `regraft fit` reads the same texts.
+        `cells` are the other columns of the texts by row. Without a `trainer` the page cannot
+        train.
         """
         self._file = file
         self._vectors = vectors
@@ -66,7 +69,8 @@ class Session:
         kept = without_duplicates([one for one in documents if one.text.strip()])[:MOST_TEXTS]
         self._texts = [one.text for one in kept]
         self._rows = [one.row for one in kept]
-        self._text_flags = tuple(text_flags)
+        self._cells = cells or {}
+        self._training = None if trainer is None else Training(trainer, on_run=self._ask_run)
         self._add_labelled_texts()
         self._number = {normalised(text): number for number, text in enumerate(self._texts)}
         self._classes = checked_classes(classes) if classes else file.load_classes()
@@ -84,6 +88,8 @@ class Session:
         self._vectors_ND: Float[np.ndarray, "N D"] | None = None
         self._chances_NC: Float[np.ndarray, "N C"] | None = None
         self._num_learned = 0
+        # Of the run that was trained last: its labels, and their probabilities for all texts.
+        self._of_run: tuple[tuple[str, ...], Float[np.ndarray, "N L"]] | None = None
         # By number of labels: the predictions for all texts, for evaluation labels that come later.
         self._points: dict[int, Int[np.ndarray, " N"]] = {}
         self._thread = threading.Thread(target=self._learn_on, name="regraft-learn", daemon=True)
@@ -92,9 +98,13 @@ class Session:
         """Start learning in the background."""
         self._wake.set()
         self._thread.start()
+        if self._training is not None:
+            self._training.begin()
 
     def close(self) -> None:
-        """Stop learning and release the file; all labels are in it already."""
+        """Stop learning and training, and release the file; all labels are in it already."""
+        if self._training is not None:
+            self._training.close()
         self._is_closed = True
         self._wake.set()
         if self._thread.is_alive():
@@ -117,7 +127,9 @@ class Session:
                 "num_evaluation": len(records) - num_train,
                 "file": self._file.path.name,
                 "can_undo": bool(records or self._skips),
-                "command": self._command(num_classes=sum(map(bool, counts.values()))),
+                "training": None if self._training is None else self._training.state(),
+                "can_train": len(records) >= FEWEST_LABELS and sum(map(bool, counts.values())) > 1,
+                "num_needed": FEWEST_LABELS,
                 "query": self._query,
                 "queries": QUERIES,
                 "is_ready": self._vectors_ND is not None,
@@ -160,8 +172,9 @@ class Session:
             offer = self._offer
             guess = None
             # A guess shown would lean on the hand that evaluation.
-            if self._chances_NC is not None and offer.use == "train":
-                chances_C = self._chances_NC[offer.number]
+            chances_NC = self._chances()
+            if chances_NC is not None and offer.use == "train":
+                chances_C = chances_NC[offer.number]
                 best = int(chances_C.argmax())
                 guess = {"label": self._classes[best], "probability": float(chances_C[best])}
             return {
@@ -192,10 +205,21 @@ class Session:
                     use=offer.use,
                     query=offer.query,
                     row=self._rows[number],
+                    cells=self._cells.get(self._rows[number], {}),
                 )
             )
             self._offer = None
         self._wake.set()
+
+    def train(self) -> None:
+        """Train on the labels given so far, in the background."""
+        with self._lock:
+            labels = [record.label for record in self._file.records]
+        self._required_training().start(num_labels=len(labels), num_classes=len(set(labels)))
+
+    def stop_training(self) -> None:
+        """Stop the training that is running, if one is."""
+        self._required_training().stop()
 
     def skip(self, number: int) -> None:
         """Leave a text aside until the next start."""
@@ -221,11 +245,39 @@ class Session:
         self._wake.set()
         return True
 
-    def _command(self, *, num_classes: int) -> str:
-        """The next command for these labels; empty while there is only one class."""
-        if num_classes < 2 or not self._text_flags:
-            return ""
-        return shlex.join(["regraft", "fit", *self._text_flags, "--train", str(self._file.path)])
+    def _required_training(self) -> Training:
+        if self._training is None:
+            raise RefusedError(
+                409,
+                "These texts cannot be trained on here.",
+                "`regraft fit` reads texts and labels in one encoding, and labels are UTF-8.",
+                remedy="Convert the texts to UTF-8.",
+            )
+        return self._training
+
+    def _ask_run(self, run_dir: Path) -> None:
+        """What a run says of every text; labelling goes on meanwhile."""
+        try:
+            classifier = load_classifier(run_dir)
+            probabilities_NL = classifier.predict_proba(self._texts)
+        except RegraftError as error:
+            self._trouble = f"{run_dir.name} cannot be asked: {error.problem}"
+            return
+        with self._lock:
+            self._of_run = classifier.labels, probabilities_NL
+
+    def _chances(self) -> Float[np.ndarray, "N C"] | None:
+        """Of every text for every class: by the run that was trained last, else as learned here."""
+        if self._of_run is None:
+            return self._chances_NC
+        labels, probabilities_NL = self._of_run
+        known = [name for name in self._classes if name in labels]
+        if not known:
+            return self._chances_NC
+        chances_NC = np.zeros((len(self._texts), len(self._classes)))
+        columns = [self._classes.index(name) for name in known]
+        chances_NC[:, columns] = probabilities_NL[:, [labels.index(name) for name in known]]
+        return chances_NC
 
     def _shown(self, number: int) -> Offer:
         if self._offer is None or self._offer.number != number:
@@ -248,8 +300,8 @@ class Session:
         generator = np.random.default_rng([self._seed, len(seen), len(self._skips)])
         if len(seen) % EVALUATION_EVERY == EVALUATION_EVERY - 1:
             return Offer(int(any_open(generator, is_open_N=is_open_N)[0]), "evaluation", "random")
-        if self._query == "uncertainty" and self._chances_NC is not None:
-            number = least_sure(self._chances_NC, is_open_N=is_open_N)[0]
+        if self._query == "uncertainty" and (chances_NC := self._chances()) is not None:
+            number = least_sure(chances_NC, is_open_N=is_open_N)[0]
             return Offer(int(number), "train", "uncertainty")
         # Before anything is learned there is no uncertainty: choose different texts until then.
         if self._query != "random" and self._vectors_ND is not None:

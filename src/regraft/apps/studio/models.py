@@ -20,6 +20,7 @@ from regraft.apps.serve.limits import RefusedError
 from regraft.classifiers import Explainer, StrongWord, harmless, run_fingerprint, trust_facts
 from regraft.errors import ConfigError
 from regraft.report import darkest_weight
+from regraft.runtime import in_percent
 from regraft.training import LoadedRun, generate, learned_positions, load_run
 
 _Answer = TypeVar("_Answer")
@@ -72,7 +73,7 @@ class Models:
         pro, contra = found.strongest()
         facts, below = trust_facts(found), explainer.classifier.abstain_below
         if below is not None and found.probabilities[found.predicted] < below:
-            facts = [f"Not sure enough to answer: that needs {below:.1%}.", *facts]
+            facts = [f"Not sure enough to answer: that needs {in_percent(below)}.", *facts]
         return {
             "label": found.predicted,
             "probability": found.probabilities[found.predicted],

@@ -18,9 +18,9 @@ from regraft.classifiers import classifier_kinds
 from regraft.comparison import REPORT_NAME, ArmsFolder, Comparison
 from regraft.config import FAMILIES, OBJECTIVES
 from regraft.errors import RegraftError
-from regraft.report import base_arm, percent
-from regraft.runtime import counted, read_json, sha256
-from regraft.training import RunInfo, read_info
+from regraft.report import base_arm
+from regraft.runtime import counted, in_percent, read_json, sha256
+from regraft.training import RunInfo, is_running, read_info
 
 METRICS_NAME, PAGE_NAME = "metrics.jsonl", "report.html"
 # More would be no list that a person reads; deeper folders are not ours.
@@ -31,9 +31,6 @@ _INNER = {"arms", "checkpoints", "tokens"}
 # Of a long curve so much is read for one answer; the page asks on.
 MOST_CURVE_BYTES = 1 << 20
 _MOST_REPORT_BYTES = 64 << 20
-# Seconds without news after which a training may have stopped. A run logs every few steps; members
-# of a blend and cells of a comparison are written when they are finished, and not before.
-PATIENCE, LONG_PATIENCE = 300.0, 3600.0
 
 
 @dataclass(frozen=True)
@@ -49,15 +46,15 @@ class Score:
 class RunRow:
     """A line of the list. `note` says what a person should know: a verdict, or what is broken.
 
-    `part_of` is the id of the blend whose base this is. After `patience` seconds without an update,
-    a training may have stopped.
+    `part_of` is the id of the blend whose base this is. A training whose process has ended is
+    interrupted.
     """
 
     id: str
     name: str
     # As run.json names it, or "comparison", or "damaged".
     kind: str
-    status: Literal["training", "complete", "damaged"]
+    status: Literal["training", "interrupted", "complete", "damaged"]
     created: str
     updated: float
     score: Score | None = None
@@ -71,7 +68,6 @@ class RunRow:
     has_attention: bool = False
     learns_positions: bool = False
     part_of: str = ""
-    patience: float = PATIENCE
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -161,9 +157,7 @@ def _with_news(row: RunRow, parts: Sequence[RunRow]) -> RunRow:
     """What happens in a part is news of the whole."""
     if not parts:
         return row
-    is_busy = any(part.status == "training" for part in parts)
-    updated = max(row.updated, *(part.updated for part in parts))
-    return replace(row, updated=updated, patience=PATIENCE if is_busy else row.patience)
+    return replace(row, updated=max(row.updated, *(part.updated for part in parts)))
 
 
 def curve(run_dir: Path, *, cursor: str = "") -> dict[str, Any]:
@@ -281,20 +275,20 @@ def _row(path: Path, *, name: str) -> RunRow:
     is_network = info.kind in ("language-model", "classifier", "base")
     objective = (config.get("objective") or {}).get("kind", "causal")
     continues_text = objective in OBJECTIVES and OBJECTIVES[objective].continues_text
+    status = info.status if is_complete or is_running(path) else "interrupted"
     return RunRow(
         run_id,
         shown,
         info.kind,
-        info.status,
+        status,
         info.created,
-        score=_score(info, is_complete=is_complete),
+        score=_test_score(path, info) or _score(info, is_complete=is_complete),
         labels=info.labels,
         family=family if is_network else "",
         can_classify=is_complete and info.kind in classifier_kinds(),
         can_continue=is_complete and info.kind == "language-model" and continues_text,
         has_attention=is_complete and info.kind == "classifier" and has_layers,
         learns_positions=traits is not None and traits.positions == "learned",
-        patience=PATIENCE if is_network else LONG_PATIENCE,
         **more,
     )
 
@@ -318,16 +312,28 @@ def _unfinished_comparison_row(path: Path, *, run_id: str, name: str) -> RunRow:
         run_id,
         name,
         "comparison",
-        "training",
+        "training" if folder.is_running else "interrupted",
         datetime.fromtimestamp(began, timezone.utc).isoformat(timespec="seconds"),
         max(began, _newest(folder.path.glob("*/*"))),
         note=f"{counted(num_finished, 'training')} finished so far.",
-        patience=LONG_PATIENCE,
     )
 
 
 def _share(name: str, value: float) -> Score:
-    return Score(name, value, f"{percent(value)} %")
+    return Score(name, value, in_percent(value))
+
+
+def _test_score(path: Path, info: RunInfo) -> Score | None:
+    """Of the blend, where `regraft fit` was given a test file."""
+    if info.status != "complete" or "scores" not in info.result:
+        return None
+    try:
+        values = read_json(page_path(path).parent / REPORT_NAME)
+        tested = Comparison.from_dict(values["tested"])
+        blend = next(arm for arm in tested.arms if arm.name == "blend")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration):
+        return None
+    return _share("test accuracy", blend.deciding.mean)
 
 
 def _score(info: RunInfo, *, is_complete: bool) -> Score | None:

@@ -4,6 +4,7 @@ import threading
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import uvicorn
@@ -16,9 +17,10 @@ from regraft.apps.studio.labelfile import COLUMNS, LabelFile
 from regraft.apps.studio.labelling import Session, Vectors, checked_classes
 from regraft.apps.studio.models import Models
 from regraft.apps.studio.runs import RunsFolder
-from regraft.classifiers import document_vectors, fit_space
+from regraft.apps.studio.training import TRAINING_MINUTES, Trainer
+from regraft.classifiers import document_vectors, fit_space, load_classifier
 from regraft.config import DataSettings, resolve
-from regraft.data import read_documents
+from regraft.data import Document, read_table_rows
 from regraft.errors import ConfigError
 from regraft.runtime import SILENT, Progress
 from regraft.training import load_run
@@ -35,6 +37,8 @@ def studio(
     classes: Sequence[str] = (),
     out: Path | None = None,
     base: Path | None = None,
+    run: Path | None = None,
+    minutes: float | None = None,
     data: DataSettings | None = None,
     progress: Progress = SILENT,
 ) -> None:
@@ -48,7 +52,8 @@ def studio(
     with bound_socket(_HOST, port, has_key=False) as listener:
         session = None
         if text is not None:
-            session = build_session(text, classes=classes, out=out, base=base, data=data)
+            how: dict[str, Any] = {"out": out, "base": base, "run": run, "data": data}
+            session = build_session(text, classes=classes, folder=folder, minutes=minutes, **how)
         listener.listen()
         address = f"http://{_HOST}:{listener.getsockname()[1]}"
         server = build_server(Studio(RunsFolder(folder.resolve()), Models(), session))
@@ -71,42 +76,80 @@ def build_server(parts: Studio) -> uvicorn.Server:
 def build_session(
     text: Path,
     *,
-    classes: Sequence[str],
-    out: Path | None,
-    base: Path | None,
+    folder: Path = Path("runs"),
+    classes: Sequence[str] = (),
+    out: Path | None = None,
+    base: Path | None = None,
+    run: Path | None = None,
+    minutes: float | None = None,
     data: DataSettings | None = None,
 ) -> Session:
-    """The texts of a file, the labels given before, and the vectors to learn from.
+    """The texts of a file, the labels given before, the vectors to learn from, and how to train.
 
-    All that may be refused is looked at before a file of labels is begun.
+    Trainings go into `folder`. `run` is a classifier whose predictions are shown until there is
+    one. All that may be refused is looked at before a file of labels is begun.
     """
     data = data or resolve("pretrain").data
-    documents = list(read_documents([text], data=data))
+    documents, cells = _read(text, data)
     vectors = _latent_vectors if base is None else _base_vectors(base)
+    if run is not None and not classes:
+        classes = load_classifier(run).labels
     if classes:
         checked_classes(classes)
-    file = LabelFile(out or text.with_name(f"{text.name.partition('.')[0]}-labels.csv"))
+    more = list(dict.fromkeys(name for row in cells.values() for name in row))
+    path = out or text.with_name(f"{text.name.partition('.')[0]}-labels.csv")
+    file = LabelFile(path, text_column=_text_column(data), more=more)
+    flags = fit_text_flags(text, data)
+    columns = ["--text-column", _text_column(data)]
+    trainer = Trainer(
+        folder,
+        labels_path=file.path,
+        flags=flags,
+        column_flags=[] if columns[1] == "text" else columns,
+        minutes=TRAINING_MINUTES if minutes is None else minutes,
+        first_run=run,
+    )
     try:
         return Session(
             documents,
             file=file,
             vectors=vectors,
+            cells=cells,
             classes=classes,
-            text_flags=fit_text_flags(text, data),
+            trainer=trainer if flags else None,
         )
     except BaseException:
         file.close()
         raise
 
 
-def fit_text_flags(text: Path, data: DataSettings) -> list[str]:
-    """By which `regraft fit` reads these texts, and the file of labels as well.
+def _read(text: Path, data: DataSettings) -> tuple[list[Document], dict[int, dict[str, str]]]:
+    """The texts, and what else is in their rows; a column that is named as one of ours has
+    another name."""
+    documents, cells = [], {}
+    for row in read_table_rows([text], data=data):
+        documents.append(Document(row.text, row.source, row.row, row.pair))
+        others = {
+            f"source_{name}" if name in COLUMNS else name: "" if value is None else str(value)
+            for name, value in (row.cells or {}).items()
+            if name != data.text_column
+        }
+        if others:
+            cells[row.row] = others
+    return documents, cells
 
-    It reads both files in one way. Labels are written as UTF-8 with a column `text`: where the
-    texts are not, there are no such flags.
+
+def _text_column(data: DataSettings) -> str:
+    """Of the labels: that of the texts, so that `regraft fit` reads both in one way."""
+    return "text" if data.text_column in COLUMNS else data.text_column
+
+
+def fit_text_flags(text: Path, data: DataSettings) -> list[str]:
+    """By which `regraft fit` reads these texts. None where it cannot read both them and the labels,
+    which are UTF-8: it reads all files in one way.
     """
     is_utf8 = data.encoding.lower().replace("_", "-") in ("utf-8", "utf8", "utf-8-sig")
-    if not is_utf8 or data.text_column != COLUMNS[0]:
+    if not is_utf8 or data.text_column != _text_column(data):
         return []
     is_default = data.documents == resolve("pretrain").data.documents
     return ["--text", str(text), *([] if is_default else ["--documents", data.documents])]

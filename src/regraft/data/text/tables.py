@@ -43,29 +43,31 @@ class Columns:
         return Values(self.text, label, self.pair, identifier)
 
     def check(self, present: Sequence[str], *, place: str, noun: str = "column") -> None:
-        """Raise DataError if a wanted column is missing or ambiguous."""
-        self._check_one(self.text, "--text-column", present, place=place, noun=noun)
+        """Raise DataError if wanted columns are missing or ambiguous: all of them at once."""
+        wanted = {"--text-column": self.text}
         if self.pair is not None:
-            self._check_one(self.pair, "--pair-column", present, place=place, noun=noun)
+            wanted["--pair-column"] = self.pair
         if self.need_label:
-            self._check_one(self.label, "--label-column", present, place=place, noun=noun)
-
-    def _check_one(
-        self, name: str, flag: str, present: Sequence[str], *, place: str, noun: str
-    ) -> None:
-        if present.count(name) == 1:
+            wanted["--label-column"] = self.label
+        for name in wanted.values():
+            if present.count(name) > 1:
+                raise DataError(
+                    f"{place} has two {noun}s named {name!r}.", remedy="Rename one of them."
+                )
+        missing = {flag: name for flag, name in wanted.items() if name not in present}
+        if not missing:
             return
-        if name in present:
-            raise DataError(
-                f"{place} has two {noun}s named {name!r}.", remedy="Rename one of them."
-            )
         shown = ", ".join(repr(other[:40]) for other in present[:12]) or "none"
-        near = difflib.get_close_matches(name, present, n=1, cutoff=0.5)
-        hint = f"Did you mean {near[0]!r}? " if near else ""
+        hints = [
+            other
+            for name in missing.values()
+            for other in difflib.get_close_matches(name, present, n=1, cutoff=0.5)
+        ]
+        hint = f"Did you mean {' and '.join(map(repr, hints))}? " if hints else ""
         raise DataError(
-            f"{place} has no {noun} {name!r}.",
+            f"{place} has no {noun} {' and no '.join(map(repr, missing.values()))}.",
             f"Its {noun}s are {shown}.",
-            remedy=f"{hint}Pass {flag} NAME.",
+            remedy=f"{hint}Pass {' '.join(f'{flag} NAME' for flag in missing)}.",
         )
 
 

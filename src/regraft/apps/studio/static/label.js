@@ -27,15 +27,48 @@ function showState() {
   }
   find("label-undo").disabled = !state.can_undo;
   const counts = Object.entries(state.counts).map(([name, num]) => `${name} ${num}`).join(", ");
-  const waits = state.is_ready ? "" : " The texts are being read; until then they are shown at random.";
+  const waits = state.is_ready || state.training?.runs.length ? "" : " The texts are being read; until then they are shown at random.";
   find("label-status").textContent = state.trouble
     || `${state.num_labelled.toLocaleString("en")} of ${state.num_texts.toLocaleString("en")} texts are labelled (${counts}), all saved in ${state.file}.${waits}`;
   find("label-last").replaceChildren(...state.last.map((one) =>
     make("li", {}, make("strong", {}, make("bdi", {}, one.label)), one.use === "evaluation" ? " (to judge by)" : "", " ", make("bdi", {}, one.text))));
   find("label-before").hidden = state.last.length === 0;
-  find("label-command").textContent = state.command;
-  find("label-next").hidden = !state.command;
   showCurve();
+  showTraining();
+}
+
+const TRAINED = {
+  "": "", running: "Training", stopping: "Stopping.", stopped: "Stopped. The next training begins again.",
+  failed: "The training failed.", interrupted: "The last training was interrupted. The next one begins again.",
+};
+
+/** Said only when it changes, or a screen reader would repeat it. */
+function say(place, words) {
+  if (find(place).textContent !== words) find(place).textContent = words;
+}
+
+function showTraining() {
+  const training = state.training;
+  find("training").hidden = training === null;
+  if (training === null) return;
+  const isOn = training.status === "running" || training.status === "stopping";
+  find("training-start").hidden = isOn;
+  find("training-start").disabled = !state.can_train;
+  find("training-stop").hidden = !isOn;
+  find("training-stop").disabled = training.status === "stopping";
+  say("training-command", training.command);
+  const missing = state.can_train || isOn ? "" : `It needs ${state.num_needed} labels, of two classes.`;
+  say("training-status", [TRAINED[training.status], missing].filter(Boolean).join(" "));
+  const seconds = isOn ? ` (${training.seconds.toFixed(0)} s)` : "";
+  say("training-line", training.status === "" || training.status === "interrupted" ? "" : `${training.line}${seconds}`);
+  find("training-runs").hidden = training.runs.length === 0;
+  const shown = JSON.stringify(training.runs);
+  if (find("training-rows").dataset.shown !== shown) {
+    find("training-rows").dataset.shown = shown;
+    find("training-rows").replaceChildren(...training.runs.map((run) => make("tr", {},
+      make("th", { scope: "row" }, run.name), make("td", { class: "number" }, run.num_labels.toLocaleString("en")), make("td", {}, run.score))));
+    find("training-notes").replaceChildren(...training.notes.map((note) => make("li", {}, note)));
+  }
 }
 
 /** It gives the class that it names, whatever the server has named since. */
@@ -54,9 +87,9 @@ function showCurve() {
   if (curve.length) drawBand(find("label-plot"), { x: column("num"), y: column("accuracy"), low: column("low"), high: column("high") },
     { xTitle: "labels learned from", yTitle: "accuracy" });
   const newest = curve.at(-1);
-  const percent = (share) => `${(100 * share).toFixed(0)} %`;
+  const percent = (share) => (100 * share).toFixed(0);
   find("label-score").textContent = newest
-    ? `With ${newest.num} labels: ${percent(newest.accuracy)} [${percent(newest.low)}, ${percent(newest.high)}] on ${state.num_evaluation} text${state.num_evaluation === 1 ? "" : "s"} drawn at random.`
+    ? `With ${newest.num} labels: ${percent(newest.accuracy)} % (${percent(newest.low)} to ${percent(newest.high)}) on ${state.num_evaluation} text${state.num_evaluation === 1 ? "" : "s"} drawn at random.`
     : "The curve begins when two classes have a label to learn from and one text was drawn to judge by.";
 }
 
@@ -72,9 +105,13 @@ function why() {
 
 function showText() {
   const isThere = isOffered();
-  for (const button of find("label-buttons").children) button.disabled = !isThere;
+  state.classes.forEach((name, place) => {
+    const button = find("label-buttons").children[place];
+    button.disabled = !isThere;
+    button.classList.toggle("guess", isThere && text.guess?.label === name);
+  });
   find("label-skip").disabled = !isThere;
-  const guess = isThere && text.guess ? ` The model guesses ${text.guess.label} (${(100 * text.guess.probability).toFixed(0)} %).` : "";
+  const guess = isThere && text.guess ? ` The model guesses ${text.guess.label} (${(100 * text.guess.probability).toFixed(0)} %); Enter agrees.` : "";
   find("label-why").textContent = isThere ? `${why()}${guess} Row ${text.row}.` : "";
   showReading(isThere ? text.text : "All texts are labelled or skipped.");
 }
@@ -134,6 +171,8 @@ function onKey(event) {
   if (/^[1-9]$/.test(event.key)) find("label-buttons").children[Number(event.key) - 1]?.click();
   else if (event.key === "u" || event.key === "Backspace") write("undo", {});
   else if (event.key === "s" && isOffered()) write("skip", { number: text.number });
+  else if (event.key === "t" && !find("training-start").disabled && !find("training-start").hidden) write("train", {});
+  else if (event.key === "Enter" && text?.guess && !event.target.closest("button, a, summary")) give(text.guess.label);
   else return;
   event.preventDefault();
 }
@@ -142,10 +181,12 @@ async function look() {
   try {
     const found = await get("/api/label");
     if (isBusy) return;
+    // The text that is shown stays, with the guess of the new run.
+    const isTrained = state !== null && state.training?.runs.length !== found.training?.runs.length;
     state = found;
     find("label-none").hidden = true;
     showState();
-    if (state.classes.length === 0 || isOffered()) return;
+    if (state.classes.length === 0 || (isOffered() && !isTrained)) return;
     // Where all was labelled, another window may have taken something back.
     const offered = await get("/api/label/next");
     if (isBusy || (text && offered.number === null)) return;
@@ -164,6 +205,8 @@ export function start() {
     write("classes", { classes: find("classes-names").value.split(",").map((name) => name.trim()).filter(Boolean) });
   });
   find("label-undo").addEventListener("click", () => write("undo", {}));
+  find("training-start").addEventListener("click", () => write("train", {}));
+  find("training-stop").addEventListener("click", () => write("stop", {}));
   find("label-skip").addEventListener("click", () => write("skip", { number: text.number }));
   find("label-query").addEventListener("change", (event) => {
     write("query", { query: event.target.value });

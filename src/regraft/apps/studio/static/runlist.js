@@ -34,12 +34,11 @@ function newLine(id, { onChoose, onReport, onFold }) {
   const fold = make("button", { type: "button", class: "fold", on: { click: () => onFold(id) } });
   const open = make("button", { type: "button", on: { click: () => onReport(run, open) } }, "Open");
   const name = make("span"), note = make("small"), kind = make("td"), changed = make("td");
-  const status = make("span"), silence = make("small"), score = make("span"), scoreName = make("small");
+  const status = make("span"), score = make("span"), scoreName = make("small");
   const element = make("tr", { "data-run": id }, make("td", {}, box), make("th", { scope: "row" }, name, note),
-    kind, make("td", {}, status, silence), make("td", {}, score, scoreName), changed, make("td", {}, open));
+    kind, make("td", {}, status), make("td", {}, score, scoreName), changed, make("td", {}, open));
   const update = (now, { isChosen, parts }) => {
     run = now;
-    const gone = Date.now() / 1000 - run.updated;
     box.checked = isChosen;
     box.hidden = !canCompare(run);
     open.hidden = !run.has_report;
@@ -57,7 +56,6 @@ function newLine(id, { onChoose, onReport, onFold }) {
     else if (!fold.isConnected) note.after(fold);
     kind.textContent = run.kind === "language-model" ? "base" : run.kind;
     say(status, run.status);
-    say(silence, run.status === "training" && gone > run.patience ? `no news for ${Math.floor(gone / 60)} min: stopped?` : "");
     say(score, run.score?.text ?? "");
     say(scoreName, run.score?.name ?? "");
     if (changed.textContent !== ago(run.updated)) changed.textContent = ago(run.updated);

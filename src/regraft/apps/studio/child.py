@@ -1,0 +1,11 @@
+"""A command of regraft as a child process of the studio: it ends with its parent, and reports
+every second, not every ten."""
+
+from regraft.apps import cli
+from regraft.apps.cli import terminal
+from regraft.runtime import end_with_parent
+
+if __name__ == "__main__":
+    end_with_parent()
+    terminal.SECONDS_BETWEEN_LINES = 1.0
+    cli.main()
