@@ -72,15 +72,6 @@ MORE_ARMS = {
     "news": ("embedding:minilm",),
     "imdb": ("embedding:minilm",),
 }
-# What README calls those it shows.
-README_ARMS = {
-    "linear": "TF-IDF + logistic regression",
-    "nbsvm": "NB-SVM",
-    "latent": "TF-IDF + SVD of the text",
-    "embedding:bag": "vectors of a `bag` base",
-    "pretrained": "pre-trained transformer",
-    "scratch": "the same from scratch",
-}
 NEEDS_TRANSFORMER = ("pretrained", "scratch", "frozen", "lstm", "cnn", "embedding")
 DATA = resolve("finetune").data
 
@@ -294,11 +285,6 @@ def compact_table(found: dict[str, Comparison]) -> str:
     return _side_by_side(found, {arm: f"`{arm}`" for arm in arms})
 
 
-def readme_table(found: dict[str, Comparison]) -> str:
-    """The same for the arms that README shows."""
-    return _side_by_side(found, README_ARMS)
-
-
 def _side_by_side(found: dict[str, Comparison], names: dict[str, str]) -> str:
     heads, columns = ["accuracy, % (95 %)"], []
     for name, comparison in found.items():
@@ -341,7 +327,6 @@ def main() -> None:
     options = parser.parse_args()
     if options.name == "tables":
         print(tables(PUBLISHED), end="")
-        print(f"\nREADME\n\n{readme_table(load_published())}")
         return
     work = options.work or Path("runs") / "examples" / options.name
     work.mkdir(parents=True, exist_ok=True)
