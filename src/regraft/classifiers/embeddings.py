@@ -15,12 +15,7 @@ from numpy.typing import NDArray
 
 from regraft.classifiers.base import register_classifier
 from regraft.classifiers.folded import MOST_WINDOWS
-from regraft.classifiers.logistic import (
-    Matrix,
-    RegressionModel,
-    rebuilt_regression,
-    unit_length,
-)
+from regraft.classifiers.logistic import Matrix, RegressionModel, rebuilt_regression, unit_length
 from regraft.classifiers.storage import FACTS_NAME, Stored, load_member, rebuilding, save_member
 from regraft.data import Tokenizer, WindowRows
 from regraft.models import Model, NoHead

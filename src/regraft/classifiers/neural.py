@@ -193,11 +193,7 @@ def has_probabilities(rows: ExampleRows) -> bool:
 
 
 def calibrate(
-    model: Model,
-    valid_rows: ExampleRows,
-    *,
-    is_new_N: Bool[np.ndarray, " N"],
-    settings: Settings,
+    model: Model, valid_rows: ExampleRows, *, is_new_N: Bool[np.ndarray, " N"], settings: Settings
 ) -> float | None:
     """Divide the scores, in place, by the temperature that fits valid best, and return it.
 

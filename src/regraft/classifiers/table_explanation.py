@@ -11,13 +11,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from regraft.classifiers.attribution import Explainer
-from regraft.classifiers.explanation import (
-    ClassWords,
-    Explanation,
-    Method,
-    StrongWord,
-    signed,
-)
+from regraft.classifiers.explanation import ClassWords, Explanation, Method, StrongWord, signed
 from regraft.config import DataSettings
 from regraft.data import (
     Column,

@@ -7,13 +7,7 @@ tests apply them to simulated comparisons whose truth is known.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from regraft.comparison.results import (
-    ArmSummary,
-    Outcome,
-    PairedTest,
-    VerdictKind,
-    nearest_rival,
-)
+from regraft.comparison.results import ArmSummary, Outcome, PairedTest, VerdictKind, nearest_rival
 from regraft.runtime import in_percent, in_points
 
 # Claims about pre-training, and about two single runs.

@@ -97,9 +97,7 @@ class Models:
         model, tokenizer = run.settings.model, run.tokenizer
         num_maps = max(model.num_layers * model.num_heads, 1)
         longest = min(
-            run.settings.data.max_length,
-            MOST_DRAWN_TOKENS,
-            int((_MOST_WEIGHTS / num_maps) ** 0.5),
+            run.settings.data.max_length, MOST_DRAWN_TOKENS, int((_MOST_WEIGHTS / num_maps) ** 0.5)
         )
         ids = tokenizer.encode(text)
         read = tokenizer.framed(ids, max_length=longest)
