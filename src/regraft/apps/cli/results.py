@@ -534,9 +534,13 @@ def show_demo(result: "DemoResult") -> None:
                 f"  {prediction.predicted} at {in_percent(prediction.probability, digits=0)} "
                 f"(it is {prediction.label}): {text}"
             )
-        terminal.show_line(
-            f'Your turn: echo "Your text" | regraft predict {fitted.classifier_dir} -'
-        )
+        terminal.show_line("Your turn, with this classifier and on your own data:")
+        for command in (
+            f'echo "Your text" | regraft predict {fitted.classifier_dir} -',
+            "regraft fit --text TEXTS --train LABELS.csv --out runs/own",
+            "regraft studio runs --text TEXTS     # label in the browser, and train",
+        ):
+            terminal.show_line(f"  {command}")
     if result.is_synthetic:
         terminal.show_line("This was synthetic text; the numbers do not carry over to real text.")
 
