@@ -164,10 +164,11 @@ def test_words_are_larger_than_the_start_of_the_family(
     num_filled = round(text_share * table_VD.shape[1])
     lines = documents_path.read_text(encoding="utf-8").splitlines()
     ids = torch.tensor([token for line in lines for token in run.tokenizer.encode(line)])
-    scale = float(table_VD[ids, :num_filled].square().mean().sqrt())
+    vectors_ND = table_VD[ids, :num_filled]
+    scale = float((vectors_ND - vectors_ND.mean(dim=0)).square().mean().sqrt())
     assert scale == pytest.approx(2.6 * own_scale, rel=0.1)
     if num_filled < table_VD.shape[1]:
-        kept = float(table_VD[:, num_filled:].std())
+        kept = float(table_VD[:, num_filled:].std(dim=0).mean())
         assert kept == pytest.approx(own_scale, rel=0.1)
 
 
@@ -197,6 +198,27 @@ def test_untrained_layers_read_a_text_as_the_mean_of_its_words(
         )
     correlation = np.corrcoef(*(_similarities(vectors) for vectors in (words_ND, read_ND)))[0, 1]
     assert correlation > 0.8
+
+
+def test_sinusoids_give_all_texts_nothing_in_common(documents_path: Path, tmp_path: Path) -> None:
+    """What they have in common moves fine-tuned classes apart, as dropout changes its size."""
+    settings = settings_of("lab", "words")
+    pretrain([documents_path], out=tmp_path / "run", settings=settings)
+    run = load_run(tmp_path / "run", kind="language-model")
+    backbone = run.model.backbone.eval()
+    assert isinstance(backbone, Transformer)
+    lines = documents_path.read_text(encoding="utf-8").splitlines()
+    with torch.no_grad():
+        texts = [torch.tensor([run.tokenizer.encode(line)]) for line in lines]
+        tokens_ND = torch.cat([backbone.embed(ids)[0] for ids in texts])
+        alone_ND = (
+            torch.cat([backbone.embedding(ids)[0] for ids in texts]) * settings.model.width**0.5
+        )
+    positions_D = (tokens_ND - alone_ND).mean(dim=0)
+    assert float(positions_D.square().mean().sqrt()) > 0.5
+    text_columns = slice(0, round(0.75 * settings.model.width))
+    common_D = tokens_ND.mean(dim=0)[text_columns]
+    assert float(common_D.square().mean().sqrt()) < 0.2 * float(tokens_ND.std())
 
 
 def _similarities(vectors_ND: torch.Tensor) -> np.ndarray:

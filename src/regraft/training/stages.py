@@ -274,6 +274,7 @@ def _run_words(
         model,
         [_weights_path(part) for part in parts],
         store=corpus.train,
+        max_length=settings.data.max_length,
         pooling=_pooling(settings),
         seed=settings.train.seed,
     )

@@ -47,7 +47,13 @@ def build_bag(width: int, *, vocab_size: int, seed: int) -> Model:
 
 
 def start_as_bags(
-    model: Model, paths: Sequence[Path], *, store: TokenStore, pooling: Pooling, seed: int
+    model: Model,
+    paths: Sequence[Path],
+    *,
+    store: TokenStore,
+    max_length: int,
+    pooling: Pooling,
+    seed: int,
 ) -> None:
     """Until its layers are trained, let the model read a text as these bags do.
 
@@ -63,7 +69,19 @@ def start_as_bags(
     with torch.no_grad():
         scale = _SCALE * own_VD.std() / size.float()
         own_VD[:, : folded_VD.shape[1]] = (folded_VD * scale).to(own_VD.device)
-    model.backbone.pass_on_embeddings(num_kept=num_kept)
+    model.backbone.pass_on_embeddings(
+        num_kept=num_kept,
+        position_shares_T=_position_shares(store, max_length=max_length).to(own_VD.device),
+    )
+
+
+def _position_shares(store: TokenStore, *, max_length: int) -> Float[Tensor, " T"]:
+    """How often a token of the text stands at each position."""
+    lengths_N = torch.from_numpy(store.offsets[1:] - store.offsets[:-1]).clamp(max=max_length)
+    num_ending_T = torch.bincount(lengths_N)
+    num_there_T = num_ending_T.flip(0).cumsum(0).flip(0)[1:].float()
+    shares_T: Tensor = num_there_T / num_there_T.sum()
+    return shares_T
 
 
 @torch.no_grad()
