@@ -5,23 +5,25 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from regraft.classifiers import chunks as module
-from regraft.classifiers.chunks import Chunks
+from regraft.classifiers.chunks import Chunks, Keys, Ragged
 
 TEXTS = ["ab c", "", "c c ab\n\u00a0dd", "ab"]
 
 
-def lengths(chunks: Sequence[str]) -> list[list[int]]:
-    return [[len(chunk)] for chunk in chunks]
+def lengths(chunks: Sequence[str]) -> Ragged:
+    return Ragged.of([[len(chunk)] for chunk in chunks])
 
 
-def letters(chunks: Sequence[str]) -> list[list[int]]:
-    return [[ord(letter) for letter in chunk if letter != "c"] for chunk in chunks]
+def letters(chunks: Sequence[str]) -> Ragged:
+    return Ragged.of([[ord(letter) for letter in chunk if letter != "c"] for chunk in chunks])
 
 
 def expected(items_of, texts: Sequence[str]) -> list[list[int]]:
-    return [[item for row in items_of(text.split()) for item in row] for text in texts]
+    return [items_of(text.split()).values_T.tolist() for text in texts]
 
 
 @pytest.mark.parametrize("most", [1, 500_000])
@@ -31,15 +33,15 @@ def test_items_are_those_of_all_chunks_of_a_text(monkeypatch, most):
     for texts in (TEXTS, ["zz ab"], TEXTS[::-1], []):
         cut = chunks.cut(texts)
         for table, items_of in enumerate((lengths, letters)):
-            items_T, num_items_N = cut.items(table)
-            rows = np.split(items_T, np.cumsum(num_items_N)[:-1]) if texts else []
+            items = cut.items(table)
+            rows = np.split(items.values_T, np.cumsum(items.lengths_N)[:-1]) if texts else []
             assert [row.tolist() for row in rows] == expected(items_of, texts)
 
 
 def test_a_chunk_is_asked_for_once():
     asked: list[str] = []
 
-    def items_of(chunks: Sequence[str]) -> list[list[int]]:
+    def items_of(chunks: Sequence[str]) -> Ragged:
         asked.extend(chunks)
         return lengths(chunks)
 
@@ -52,10 +54,10 @@ def test_a_chunk_is_asked_for_once():
 def test_earlier_cuts_stay_as_they_are():
     chunks = Chunks(letters)
     first = chunks.cut(TEXTS)
-    before = first.items(0)[0].copy()
+    before = first.items(0).values_T.copy()
     for number in range(200):
         chunks.cut([f"x{number} y{number}"])
-    assert (first.items(0)[0] == before).all()
+    assert (first.items(0).values_T == before).all()
 
 
 def test_another_process_gets_empty_tables():
@@ -63,4 +65,24 @@ def test_another_process_gets_empty_tables():
     chunks.cut(TEXTS)
     copied = pickle.loads(pickle.dumps(chunks))
     assert len(copied._numbers) == 0
-    assert copied.cut(TEXTS).items(0)[0].tolist() == chunks.cut(TEXTS).items(0)[0].tolist()
+    assert (
+        copied.cut(TEXTS).items(0).values_T.tolist() == chunks.cut(TEXTS).items(0).values_T.tolist()
+    )
+
+
+@given(st.sets(st.integers(0, 2**62)), st.lists(st.integers(0, 2**62)))
+@settings(deadline=None)
+def test_keys_are_found_where_they_are(keys, others):
+    ordered = list(keys)
+    table = Keys(np.array(ordered, dtype=np.int64))
+    asked = [*ordered[::-1], *others]
+    place_of = {key: place for place, key in enumerate(ordered)}
+    found = table.places(np.array(asked, dtype=np.int64))
+    assert found.tolist() == [place_of.get(key, -1) for key in asked]
+
+
+def test_many_keys_that_lie_close():
+    keys = np.arange(50_000) * 4 + 8
+    places = Keys(keys).places(np.arange(keys[-1] + 9))
+    assert (np.flatnonzero(places >= 0) == keys).all()
+    assert (places[keys] == np.arange(50_000)).all()

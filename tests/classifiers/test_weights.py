@@ -53,6 +53,12 @@ def test_blend_gives_a_class_nobody_knows_no_chance():
     np.testing.assert_allclose(mixed.sum(axis=1), 1)
 
 
+def test_member_that_is_worth_nothing_has_no_weight_at_all():
+    chances, targets = answers(400, quality=(2.0, 1.5, 0.1), seed=3)
+    wrong = chances[2][:, [1, 2, 0]]
+    assert choose_weights(np.stack([chances[0], wrong]), targets).tolist() == [1, 0]
+
+
 def test_weights_are_the_optimum_that_a_general_optimiser_finds():
     chances, targets = answers(80, quality=(1.2, 0.9, 0.2), num_classes=4)
     weights = choose_weights(chances, targets)

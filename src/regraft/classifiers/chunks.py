@@ -2,7 +2,7 @@
 
 Words, character n-grams and tokens of whole words depend on nothing outside their chunk. So they
 are found once per distinct chunk, and looked up from then on. Letters: N texts, L chunks of all
-texts, I items of all distinct chunks, T items of all texts.
+texts, I items of all distinct chunks, T items of all texts, K keys.
 """
 
 import itertools
@@ -19,8 +19,68 @@ from numpy.typing import NDArray
 # Then the table of chunks starts again, so that a server does not grow without limit.
 _MOST_CHUNKS = 500_000
 
+# An odd number near 2**64 divided by the golden ratio: its multiples differ in their first bits.
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Rows of different lengths, such as the ids of texts, one row behind the other."""
+
+    values_T: Int[np.ndarray, " T"]
+    lengths_N: Int[np.ndarray, " N"]
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]]) -> "Ragged":
+        """The same rows."""
+        lengths_N = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+        flat = itertools.chain.from_iterable(rows)
+        return cls(np.fromiter(flat, dtype=np.int32, count=int(lengths_N.sum())), lengths_N)
+
+    def truncated(self, most: int) -> "Ragged":
+        """No more than so many values of each row, from its start."""
+        if self.lengths_N.max(initial=0) <= most:
+            return self
+        firsts_N = starts(self.lengths_N)[:-1]
+        places_T = np.arange(len(self.values_T)) - np.repeat(firsts_N, self.lengths_N)
+        return Ragged(self.values_T[places_T < most], np.minimum(self.lengths_N, most))
+
+
+class Keys:
+    """The places of distinct keys, all 0 or more: a hash table that is asked for many at once."""
+
+    def __init__(self, keys_K: Int[np.ndarray, " K"]) -> None:
+        num_bits = len(keys_K).bit_length() + 1
+        self._shift, self._last = np.uint64(64 - num_bits), (1 << num_bits) - 1
+        self._places = np.full(1 << num_bits, -1, dtype=np.int32)
+        waiting, slots = np.arange(len(keys_K), dtype=np.int32), self._slots(keys_K)
+        while len(waiting):
+            is_free = self._places[slots] < 0
+            self._places[slots[is_free]] = waiting[is_free]  # of several, one stays
+            is_waiting = self._places[slots] != waiting
+            waiting, slots = waiting[is_waiting], (slots[is_waiting] + 1) & self._last
+        self._keys = np.where(self._places < 0, -1, np.append(keys_K, -1)[self._places])
+
+    def _slots(self, keys: Int[np.ndarray, " keys"]) -> NDArray[np.int64]:
+        """Where to look first; then in the next slot, up to an empty one."""
+        slots: NDArray[np.int64] = (keys.astype(np.uint64) * _SPREAD >> self._shift).view(np.int64)
+        return slots
+
+    def places(self, keys: Int[np.ndarray, " keys"]) -> NDArray[np.int32]:
+        """The place of each key; -1 for one that is not there."""
+        places = np.full(len(keys), -1, dtype=np.int32)
+        asked, slots = np.arange(len(keys)), self._slots(keys)
+        while len(asked):
+            there = self._keys[slots]
+            is_here = there == keys
+            places[asked[is_here]] = self._places[slots[is_here]]
+            goes_on = ~is_here & (there >= 0)
+            asked, keys, slots = asked[goes_on], keys[goes_on], (slots[goes_on] + 1) & self._last
+        return places
+
+
 # The items of each of some chunks, as integers.
-ItemsOf = Callable[[Sequence[str]], Iterable[Sequence[int]]]
+ItemsOf = Callable[[Sequence[str]], Ragged]
 
 
 class Numbers(dict[str, int]):
@@ -43,7 +103,7 @@ class _Growing:
         self._room = np.array([*first, 0], dtype=np.int32)
         self._size = len(first)
 
-    def extend(self, numbers: Sequence[int] | NDArray[np.int64]) -> None:
+    def extend(self, numbers: NDArray[Any]) -> None:
         size = self._size + len(numbers)
         if size > len(self._room):
             room = np.empty(2 * size, dtype=np.int32)
@@ -78,14 +138,14 @@ class Cut:
         """How many texts were cut."""
         return len(self.text_ends) - 1
 
-    def items(self, table: int) -> tuple[Int[np.ndarray, " T"], Int[np.ndarray, " N"]]:
-        """The items of all texts, one text behind the other, and how many each text has."""
+    def items(self, table: int) -> Ragged:
+        """The items of each text."""
         ends, chunks_L = self.tables[table].chunk_ends, self.chunks_L
         num_items_L = np.diff(ends)[chunks_L]
         behind = starts(num_items_L)
         shifts_L = ends[chunks_L] - behind[:-1]
         places = np.arange(behind[-1]) + np.repeat(shifts_L, num_items_L)
-        return self.tables[table].items_I[places], np.diff(behind[self.text_ends])
+        return Ragged(self.tables[table].items_I[places], np.diff(behind[self.text_ends]))
 
 
 class Chunks:
@@ -116,9 +176,9 @@ class Chunks:
                 text_ends.append(len(chunks_L))
             if new := self._numbers.new:
                 for (items, ends), items_of in zip(self._tables, self._items_of, strict=True):
-                    rows = list(items_of(new))
-                    ends.extend(len(items.now) + starts(list(map(len, rows)))[1:])
-                    items.extend(list(itertools.chain.from_iterable(rows)))
+                    found = items_of(new)
+                    ends.extend(len(items.now) + starts(found.lengths_N)[1:])
+                    items.extend(found.values_T)
                 new.clear()
             tables = tuple(ItemTable(items.now, ends.now) for items, ends in self._tables)
         return Cut(np.array(chunks_L, dtype=np.int32), np.array(text_ends, dtype=np.int32), tables)

@@ -19,7 +19,7 @@ from jaxtyping import Float, Float32, Int, Int8
 from numpy.typing import NDArray
 
 from regraft.classifiers.base import register_classifier
-from regraft.classifiers.chunks import Chunks, starts
+from regraft.classifiers.chunks import Chunks, Keys, Ragged, starts
 from regraft.classifiers.contributions import Parts, by_class, with_intercepts
 from regraft.classifiers.logistic import Matrix, RegressionModel, rebuilt_regression, unit_length
 from regraft.classifiers.storage import Stored, load_member, rebuilding, save_member
@@ -35,29 +35,6 @@ MOST_WINDOWS = 8
 # Texts and characters that are read at a time: enough to read a frequent row once for many texts.
 _BATCH_TEXTS = 2_048
 _BATCH_CHARACTERS = 4_000_000
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """The ids of texts, one text behind the other, and how many each has."""
-
-    ids_T: Int[np.ndarray, " T"]
-    lengths_N: Int[np.ndarray, " N"]
-
-    @classmethod
-    def of(cls, texts: Sequence[Sequence[int]]) -> "Tokens":
-        """Those of texts with ids of their own."""
-        lengths_N = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
-        flat = itertools.chain.from_iterable(texts)
-        return cls(np.fromiter(flat, dtype=np.int64, count=lengths_N.sum()), lengths_N)
-
-    def truncated(self, most: int) -> "Tokens":
-        """No more than so many of each text, from its start."""
-        if self.lengths_N.max(initial=0) <= most:
-            return self
-        firsts_N = starts(self.lengths_N)[:-1]
-        places_T = np.arange(len(self.ids_T)) - np.repeat(firsts_N, self.lengths_N)
-        return Tokens(self.ids_T[places_T < most], np.minimum(self.lengths_N, most))
 
 
 @dataclass(frozen=True)
@@ -98,7 +75,11 @@ class RowIndex:
         rows_V[self.token_ids] = np.arange(len(self.token_ids), dtype=np.int32)
         return rows_V
 
-    def places(self, tokens: Tokens) -> Places:
+    @cached_property
+    def _places_of_pairs(self) -> Keys:
+        return Keys(self.pair_keys)
+
+    def places(self, tokens: Ragged) -> Places:
         """The rows that the tokens of texts read."""
         num_before, num_framing = len(self.prefix_ids), len(self.prefix_ids + self.suffix_ids)
         room = self.max_length - num_framing
@@ -112,7 +93,7 @@ class RowIndex:
         ids_T = np.empty(starts_W[-1], dtype=np.int64)
         shifts_W = num_before + num_framing * np.arange(len(lengths_W))
         inside = np.arange(lengths_W.sum()) + np.repeat(shifts_W, lengths_W)
-        ids_T[inside] = tokens.ids_T
+        ids_T[inside] = tokens.values_T
         for place, token in enumerate(self.prefix_ids):
             ids_T[starts_W[:-1] + place] = token
         for place, token in enumerate(reversed(self.suffix_ids), start=1):
@@ -125,15 +106,12 @@ class RowIndex:
 
     def _pair_rows(self, ids_T: NDArray[np.int64]) -> NDArray[np.int32]:
         """For every token the row of the pair it ends; -1 for the first, and for unknown pairs."""
+        places = self._places_of_pairs.places(pair_keys(ids_T[:-1], ids_T[1:]))
         rows_T = np.full(len(ids_T), -1, dtype=np.int32)
-        if len(self.pair_keys) and len(ids_T):
-            keys = pair_keys(ids_T[:-1], ids_T[1:])
-            places = np.searchsorted(self.pair_keys, keys).clip(max=len(self.pair_keys) - 1)
-            is_known = self.pair_keys[places] == keys
-            rows_T[1:][is_known] = len(self.token_ids) + places[is_known]
+        rows_T[1:] = np.where(places < 0, -1, len(self.token_ids) + places)
         return rows_T
 
-    def weights(self, tokens: Tokens) -> "scipy.sparse.csr_array":
+    def weights(self, tokens: Ragged) -> "scipy.sparse.csr_array":
         """How much each row counts in each text, N x R.
 
         n occurrences in a window weigh 1 + log n together (TF-IDF). A row has one entry for every
@@ -197,13 +175,16 @@ class FoldedSpace:
 
     @cached_property
     def _chunks(self) -> Chunks:
-        return Chunks(self.tokenizer.encode_chunks)
+        return Chunks(self._ids_of_chunks)
 
-    def tokens(self, texts: Sequence[str]) -> Tokens:
+    def _ids_of_chunks(self, chunks: Sequence[str]) -> Ragged:
+        return Ragged.of(self.tokenizer.encode_chunks(chunks))
+
+    def tokens(self, texts: Sequence[str]) -> Ragged:
         """The ids of texts, looked up chunk by chunk if the tokenizer allows it."""
         if self.tokenizer.splits_at_blanks:
-            return Tokens(*self._chunks.cut(texts).items(0))
-        return Tokens.of(self.tokenizer.encode_batch(texts))
+            return self._chunks.cut(texts).items(0)
+        return Ragged.of(self.tokenizer.encode_batch(texts))
 
     def _sums(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """The weighted sum of each text's rows."""

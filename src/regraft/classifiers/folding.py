@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Float32, Int8
 
-from regraft.classifiers.folded import FoldedSpace, RowIndex, Tokens, row_index
+from regraft.classifiers.chunks import Ragged
+from regraft.classifiers.folded import FoldedSpace, RowIndex, row_index
 from regraft.classifiers.logistic import one_thread, unit_length
 from regraft.data import Tokenizer, TokenStore
 from regraft.models import BagBackbone
@@ -42,7 +43,7 @@ def fold_bases(
     """
     bags = [_load_bag(run_dir) for run_dir in run_dirs]
     index = _index(bags, store=store, tokenizer=tokenizer, max_length=max_length)
-    weights_NR = index.weights(Tokens.of(_documents(store)))
+    weights_NR = index.weights(Ragged.of(_documents(store)))
     progress.start("fold the bases", total=2 * len(bags))
     parts, scales = [], []
     for bag in bags:

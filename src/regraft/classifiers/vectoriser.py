@@ -1,9 +1,11 @@
 """TF-IDF with the terms and values of scikit-learn's vectorisers, counted chunk by chunk.
 
 The words of a chunk, and its character n-grams, are looked up in a table of chunks (chunks.py); the
-rest is sparse arithmetic. Letters: N texts, V terms, W words, P pairs, T words of all texts.
+rest is sparse arithmetic. Letters: N texts, V terms, W words, T words of all texts, S places where
+an n-gram starts, O its characters.
 """
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
@@ -11,10 +13,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from regraft.classifiers.chunks import Chunks, Cut, Numbers, starts
+from regraft.classifiers.chunks import Chunks, Cut, Keys, Numbers, Ragged, starts
 
 if TYPE_CHECKING:
     import scipy.sparse
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
 Analyzer = Literal["word", "char_wb"]
 # scikit-learn's own pattern drops words of one letter: "a", "y", "I", all of Chinese.
 WORD = re.compile(r"\w+")
-# Larger than the number of any pair of words.
-_NO_PAIR = np.iinfo(np.int64).max
+# No character has a larger code.
+_CODE_BITS = 21
 # 1 + log(count) of the counts that occur in practice.
 _DAMPED = np.concatenate([[0.0], 1 + np.log(np.arange(1, 4096))])
 
@@ -63,16 +65,16 @@ class Vectoriser:
     @cached_property
     def _counter(self) -> "_WordCounter | _CharacterCounter":
         if self.analyzer == "word":
-            return _WordCounter.of_terms(self.terms)
-        return _CharacterCounter(self.columns.get, self.ngram_range)
+            return _WordCounter(self.terms)
+        return _CharacterCounter(self.terms, most=self.ngram_range[1])
 
     @cached_property
     def _chunks(self) -> Chunks:
         return Chunks(self.items_of)
 
-    def items_of(self, chunks: Sequence[str]) -> list[list[int]]:
+    def items_of(self, chunks: Sequence[str]) -> Ragged:
         """What it counts in chunks of lower-cased texts."""
-        return [self._counter.items_in(chunk) for chunk in chunks]
+        return self._counter.items_of(chunks)
 
     def transform(self, texts: Iterable[str]) -> "scipy.sparse.csr_matrix":
         """One row per text."""
@@ -110,14 +112,8 @@ def fit_vectoriser(
     Terms of fewer than `min_df` texts or of a larger share than `max_df` are dropped, then all but
     the `max_terms` most frequent.
     """
-    names = Numbers()
-    counter = (
-        _WordCounter(names.__getitem__)
-        if analyzer == "word"
-        else _CharacterCounter(names.__getitem__, ngram_range)
-    )
-    cut = Chunks(lambda chunks: map(counter.items_in, chunks)).cut(map(str.lower, texts))
-    counts, term_of = counter.all_counts(cut, names)
+    counter = _NewWords() if analyzer == "word" else _NewCharacters(ngram_range)
+    counts, term_of = counter.counts(Chunks(counter.items_of).cut(map(str.lower, texts)))
     num_texts, num_terms = counts.shape
     num_with_V = np.bincount(counts.indices, minlength=num_terms)
     kept_V = np.flatnonzero((num_with_V >= min_df) & (num_with_V <= max_df * num_texts))
@@ -148,137 +144,244 @@ def character_terms(chunk: str, ngram_range: tuple[int, int]) -> list[str]:
     ]
 
 
+class _Beginnings:
+    """Numbers the beginnings of character n-grams: the first character, the first two, and so on.
+
+    The key of a beginning is the number of the one that is a character shorter, and that character.
+    """
+
+    def __init__(self) -> None:
+        self.keys = np.zeros(0, dtype=np.int64)
+
+    def add(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Numbers for keys of which none was added before."""
+        distinct, places = np.unique(keys, return_inverse=True)
+        numbers: NDArray[np.int64] = len(self.keys) + places
+        self.keys = np.concatenate([self.keys, distinct])
+        return numbers
+
+    def text(self, number: int) -> str:
+        """The characters of a beginning."""
+        characters = []
+        while number >= 0:
+            shorter, code = divmod(int(self.keys[number]), 1 << _CODE_BITS)
+            characters.append(chr(code))
+            number = shorter - 1
+        return "".join(reversed(characters))
+
+
+def _numbered(
+    codes: NDArray[np.int64],
+    places_S: NDArray[np.int64],
+    sizes_S: NDArray[np.int64],
+    *,
+    most: int,
+    number_of: Callable[[NDArray[np.int64]], NDArray[Any]],
+) -> Int[np.ndarray, "S O"]:
+    """The number of each beginning at these places in a row of characters; -1 where none is known.
+
+    It has at most `most` characters, and at most `sizes_S`.
+    """
+    numbers_SO = np.full((len(places_S), most), -1, dtype=np.int32)
+    open_A, numbers_A = np.arange(len(places_S)), np.full(len(places_S), -1)
+    for order in range(most):
+        goes_on = sizes_S[open_A] > order
+        open_A, shorter_A = open_A[goes_on], numbers_A[goes_on].astype(np.int64)
+        last_A = codes[places_S[open_A] + order]
+        numbers_A = number_of((shorter_A + 1 << _CODE_BITS) + last_A)
+        is_known = numbers_A >= 0
+        open_A, numbers_A = open_A[is_known], numbers_A[is_known]
+        numbers_SO[open_A, order] = numbers_A
+    return numbers_SO
+
+
+def _codes(text: str) -> NDArray[np.int64]:
+    """The code of each character."""
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32).astype(np.int64)
+
+
+class _Framed:
+    """Chunks with a blank between them, which belongs to both; n-grams start everywhere.
+
+    `sizes_S` is how many characters of a chunk follow each place, itself included.
+    """
+
+    def __init__(self, chunks: Sequence[str]) -> None:
+        self.codes = _codes(f" {' '.join(chunks)} ")
+        steps = 1 + np.fromiter(map(len, chunks), dtype=np.int64, count=len(chunks))
+        self.bounds = starts(steps)
+        self.places_S = np.arange(self.bounds[-1])
+        self.sizes_S = np.repeat(self.bounds[1:] + 1, steps) - self.places_S
+
+    def by_chunk(self, items_SO: Int[np.ndarray, "S O"], is_item_SO: NDArray[np.bool_]) -> Ragged:
+        """The items of each chunk."""
+        num_before = starts(is_item_SO.sum(axis=1))
+        return Ragged(items_SO[is_item_SO], np.diff(num_before[self.bounds]))
+
+
 class _CharacterCounter:
-    """Counts character n-grams; `column_of` gives None for one that is not a term."""
+    """Counts character n-grams of up to `most` characters."""
 
-    def __init__(
-        self, column_of: Callable[[str], int | None], ngram_range: tuple[int, int]
-    ) -> None:
-        self._column_of, self._ngram_range = column_of, ngram_range
-        self._ones = np.ones(0, dtype=np.int32)
-
-    def items_in(self, chunk: str) -> list[int]:
-        """The columns of its n-grams."""
-        column_of = self._column_of
-        terms = character_terms(chunk, self._ngram_range)
-        return [column for term in terms if (column := column_of(term)) is not None]
-
-    def counts(self, cut: Cut, *, table: int = 0, num_terms: int) -> "scipy.sparse.csr_matrix":
-        """Texts x chunks times chunks x terms: what occurs twice is there twice, and is added."""
-        import scipy.sparse
-
-        items_I, chunk_ends = cut.tables[table].items_I, cut.tables[table].chunk_ends
-        num_chunks, num_ones = len(chunk_ends) - 1, max(len(items_I), len(cut.chunks_L))
-        if len(self._ones) < num_ones:
-            self._ones = np.ones(2 * num_ones, dtype=np.int32)
-        ones = self._ones
-        texts = scipy.sparse.csr_matrix(
-            (ones[: len(cut.chunks_L)], cut.chunks_L, cut.text_ends),
-            shape=(cut.num_texts, num_chunks),
+    def __init__(self, terms: Sequence[str], *, most: int) -> None:
+        sizes_V = np.fromiter(map(len, terms), dtype=np.int64, count=len(terms))
+        beginnings, places_V = _Beginnings(), starts(sizes_V)[:-1]
+        numbers_VO = _numbered(
+            _codes("".join(terms)), places_V, sizes_V, most=most, number_of=beginnings.add
         )
-        chunks = scipy.sparse.csr_matrix(
-            (ones[: len(items_I)], items_I, chunk_ends), shape=(num_chunks, num_terms)
-        )
-        return texts @ chunks
+        columns = np.flatnonzero((sizes_V > 0) & (sizes_V <= most))
+        # The column of each beginning; -1 if it is no term, as the last one.
+        self._columns = np.full(len(beginnings.keys) + 1, -1, dtype=np.int32)
+        self._columns[numbers_VO[columns, sizes_V[columns] - 1]] = columns
+        self._keys, self._most = Keys(beginnings.keys), most
 
-    def all_counts(
-        self, cut: Cut, names: Numbers
-    ) -> "tuple[scipy.sparse.csr_matrix, Callable[[int], str]]":
-        """Counts of all terms that occur, which `column_of` has numbered, and their names."""
-        return self.counts(cut, num_terms=len(names)), list(names).__getitem__
+    def items_of(self, chunks: Sequence[str]) -> Ragged:
+        """The columns of the n-grams of each chunk."""
+        framed = _Framed(chunks)
+        numbers_SO = _numbered(
+            framed.codes,
+            framed.places_S,
+            framed.sizes_S,
+            most=self._most,
+            number_of=self._keys.places,
+        )
+        columns_SO = self._columns[numbers_SO]
+        return framed.by_chunk(columns_SO, columns_SO >= 0)
+
+    def counts(self, cut: Cut, *, table: int, num_terms: int) -> "scipy.sparse.csr_matrix":
+        """N x V."""
+        return _summed(cut, table=table, num_items=num_terms)
+
+
+class _NewCharacters:
+    """Counts all character n-grams of some texts, which are cut at once."""
+
+    def __init__(self, ngram_range: tuple[int, int]) -> None:
+        self._fewest, self._most = ngram_range
+        self._beginnings = _Beginnings()
+
+    def items_of(self, chunks: Sequence[str]) -> Ragged:
+        """Numbers of the n-grams of each chunk; a chunk shorter than all of them is one."""
+        framed = _Framed(chunks)
+        numbers_SO = _numbered(
+            framed.codes,
+            framed.places_S,
+            framed.sizes_S,
+            most=self._most,
+            number_of=self._beginnings.add,
+        )
+        orders_O = np.arange(1, self._most + 1)
+        is_first_S = np.isin(framed.places_S, framed.bounds)
+        is_whole_SO = is_first_S[:, None] & (orders_O == framed.sizes_S[:, None])
+        return framed.by_chunk(
+            numbers_SO, (numbers_SO >= 0) & ((orders_O >= self._fewest) | is_whole_SO)
+        )
+
+    def counts(self, cut: Cut) -> "tuple[scipy.sparse.csr_matrix, Callable[[int], str]]":
+        """N x V, and the term of each column."""
+        num_items = len(self._beginnings.keys)
+        return _summed(cut, table=0, num_items=num_items), self._beginnings.text
+
+
+def _summed(cut: Cut, *, table: int, num_items: int) -> "scipy.sparse.csr_matrix":
+    """How often each text has each item: texts x chunks times chunks x items."""
+    import scipy.sparse
+
+    items_I, chunk_ends = cut.tables[table].items_I, cut.tables[table].chunk_ends
+    num_chunks, (chunk_ones, item_ones) = (
+        len(chunk_ends) - 1,
+        (np.ones(len(row), dtype=np.int32) for row in (cut.chunks_L, items_I)),
+    )
+    # What occurs twice is there twice, and is added.
+    texts = scipy.sparse.csr_matrix(
+        (chunk_ones, cut.chunks_L, cut.text_ends), shape=(cut.num_texts, num_chunks)
+    )
+    chunks = scipy.sparse.csr_matrix(
+        (item_ones, items_I, chunk_ends), shape=(num_chunks, num_items)
+    )
+    return texts @ chunks
 
 
 class _WordCounter:
-    """Counts words and pairs of neighbours; `number_of` gives None for a word that is in no term.
+    """Counts words and pairs of neighbours. Columns are -1 for what is no term, as the last one."""
 
-    `columns_W` is the column of each word, -1 if it is no term itself. `pairs_P` are pairs of
-    numbers of words as one number each, sorted, and `pair_columns_P` their columns; the last pair
-    is none.
-    """
-
-    def __init__(self, number_of: Callable[[str], int | None]) -> None:
-        self._number_of = number_of
-        self.columns_W = np.full(1, -1)
-        self.pairs_P, self.pair_columns_P = np.full((2, 1), _NO_PAIR)
-
-    @classmethod
-    def of_terms(cls, terms: Sequence[str]) -> "_WordCounter":
-        """A counter of these terms."""
-        numbers = Numbers()
-        words = [[numbers[word] for word in term.split(" ")] for term in terms]
-        counter = cls(numbers.get)
-        counter.columns_W = np.full(max(len(numbers), 1), -1)
-        pairs = {_NO_PAIR: -1}
+    def __init__(self, terms: Sequence[str]) -> None:
+        self._numbers = Numbers()
+        words = [[self._numbers[word] for word in term.split(" ")] for term in terms]
+        self._word_columns = np.full(len(self._numbers) + 1, -1, dtype=np.int32)
+        pairs = {}
         for column, (first, *second) in enumerate(words):
             if second:
-                pairs[first * len(counter.columns_W) + second[0]] = column
+                pairs[first * len(self._numbers) + second[0]] = column
             else:
-                counter.columns_W[first] = column
-        counter.pairs_P = np.array(sorted(pairs))
-        counter.pair_columns_P = np.array([pairs[pair] for pair in counter.pairs_P.tolist()])
-        return counter
+                self._word_columns[first] = column
+        self._pairs = Keys(np.array(list(pairs), dtype=np.int64))
+        self._pair_columns = np.array([*pairs.values(), -1], dtype=np.int32)
 
-    def items_in(self, chunk: str) -> list[int]:
-        """The numbers of its words, -1 for one without."""
-        numbers = map(self._number_of, WORD.findall(chunk))
-        return [-1 if number is None else number for number in numbers]
+    def items_of(self, chunks: Sequence[str]) -> Ragged:
+        """The numbers of the words of each chunk, -1 for one that is in no term."""
+        number_of, unknown = self._numbers.get, itertools.repeat(-1)
+        return Ragged.of([list(map(number_of, WORD.findall(chunk), unknown)) for chunk in chunks])
 
-    def counts(self, cut: Cut, *, table: int = 0, num_terms: int) -> "scipy.sparse.csr_matrix":
+    def counts(self, cut: Cut, *, table: int, num_terms: int) -> "scipy.sparse.csr_matrix":
         """N x V."""
-        words_T, num_words_N = cut.items(table)
-        is_known_T = words_T >= 0
+        words = cut.items(table)
+        first_T, keys = _pairs(words, num_words=len(self._numbers))
         # Two places for every word: its own term, and the pair it begins.
-        columns_2T = np.full(2 * len(words_T), -1)
-        columns_2T[0::2] = np.where(is_known_T, self.columns_W[words_T], -1)
-        first_T = np.flatnonzero(_pairs(is_known_T, num_words_N))
-        keys = words_T[first_T].astype(np.int64) * len(self.columns_W) + words_T[first_T + 1]
-        places = np.searchsorted(self.pairs_P, keys)
-        is_found = self.pairs_P[places] == keys
-        columns_2T[2 * first_T[is_found] + 1] = self.pair_columns_P[places[is_found]]
-        return _counted(columns_2T, 2 * num_words_N, num_terms=num_terms)
+        columns_2T = np.full(2 * len(words.values_T), -1, dtype=np.int32)
+        columns_2T[0::2] = self._word_columns[words.values_T]
+        columns_2T[2 * first_T + 1] = self._pair_columns[self._pairs.places(keys)]
+        return _counted(Ragged(columns_2T, 2 * words.lengths_N), num_terms=num_terms)
 
-    def all_counts(
-        self, cut: Cut, names: Numbers
-    ) -> "tuple[scipy.sparse.csr_matrix, Callable[[int], str]]":
-        """Counts of all terms that occur, which `number_of` has numbered, and their names."""
-        words_T, num_words_N = cut.items(0)
-        num_words, by_number = len(names), list(names)
-        first_T = np.flatnonzero(_pairs(np.ones(len(words_T), dtype=bool), num_words_N))
-        keys = words_T[first_T].astype(np.int64) * num_words + words_T[first_T + 1]
-        pairs_P, places = np.unique(keys, return_inverse=True)
+
+class _NewWords:
+    """Counts all words and pairs of neighbours of some texts."""
+
+    def __init__(self) -> None:
+        self._numbers = Numbers()
+
+    def items_of(self, chunks: Sequence[str]) -> Ragged:
+        """The numbers of the words of each chunk."""
+        number_of = self._numbers.__getitem__
+        return Ragged.of([list(map(number_of, WORD.findall(chunk))) for chunk in chunks])
+
+    def counts(self, cut: Cut) -> "tuple[scipy.sparse.csr_matrix, Callable[[int], str]]":
+        """N x V, and the term of each column."""
+        words, names = cut.items(0), list(self._numbers)
+        first_T, keys = _pairs(words, num_words=len(names))
+        pairs, places = np.unique(keys, return_inverse=True)
+        columns_2T = np.full(2 * len(words.values_T), -1)
+        columns_2T[0::2] = words.values_T
+        columns_2T[2 * first_T + 1] = places + len(names)
 
         def term_of(column: int) -> str:
-            if column < num_words:
-                return by_number[column]
-            first, second = divmod(int(pairs_P[column - num_words]), num_words)
-            return f"{by_number[first]} {by_number[second]}"
+            if column < len(names):
+                return names[column]
+            first, second = divmod(int(pairs[column - len(names)]), len(names))
+            return f"{names[first]} {names[second]}"
 
-        columns_2T = np.full(2 * len(words_T), -1)
-        columns_2T[0::2] = words_T
-        columns_2T[2 * first_T + 1] = places + num_words
-        counts = _counted(columns_2T, 2 * num_words_N, num_terms=num_words + len(pairs_P))
-        return counts, term_of
+        columns = Ragged(columns_2T, 2 * words.lengths_N)
+        return _counted(columns, num_terms=len(names) + len(pairs)), term_of
 
 
-def _pairs(is_known_T: NDArray[np.bool_], num_words_N: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether each word and the next one of its text are both known."""
-    is_pair_T: NDArray[np.bool_] = is_known_T.copy()
-    is_pair_T[:-1] &= is_known_T[1:]
-    is_pair_T[np.cumsum(num_words_N)[num_words_N > 0] - 1] = False
-    return is_pair_T
+def _pairs(words: Ragged, *, num_words: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where a pair of known words begins, and one number for each pair."""
+    is_pair_T: NDArray[np.bool_] = words.values_T >= 0
+    is_pair_T[:-1] &= is_pair_T[1:]
+    is_pair_T[np.cumsum(words.lengths_N)[words.lengths_N > 0] - 1] = False
+    first_T = np.flatnonzero(is_pair_T)
+    keys = words.values_T[first_T].astype(np.int64) * num_words + words.values_T[first_T + 1]
+    return first_T, keys
 
 
-def _counted(
-    columns: NDArray[np.int64], num_columns_N: NDArray[np.int64], *, num_terms: int
-) -> "scipy.sparse.csr_matrix":
-    """How often each column occurs in each text, given those of all texts; -1 is none."""
+def _counted(columns: Ragged, *, num_terms: int) -> "scipy.sparse.csr_matrix":
+    """How often each column occurs in each text; -1 is none."""
     import scipy.sparse
 
-    is_there = columns >= 0
-    ends = starts(is_there)[starts(num_columns_N)]
+    is_there = columns.values_T >= 0
+    ends = starts(is_there)[starts(columns.lengths_N)]
     ones = np.ones(ends[-1], dtype=np.int32)
     counts = scipy.sparse.csr_matrix(
-        (ones, columns[is_there], ends), shape=(len(num_columns_N), num_terms)
+        (ones, columns.values_T[is_there], ends), shape=(len(columns.lengths_N), num_terms)
     )
     counts.sum_duplicates()
     return counts
