@@ -18,8 +18,8 @@ from random_runs import LABELS, tiny_tokenizer, write_run
 from regraft.classifiers.estimator import TextClassifier
 from regraft.data.tokens.tokenizer import Tokenizer
 from regraft.errors import DiskError, RegraftError
-from regraft.export.common import TOLERANCE, ExportResult
 from regraft.export.huggingface import export_huggingface
+from regraft.export.parity import TOLERANCE, ExportResult
 from regraft.models.masks import places_in_document
 from regraft.training.generation import generate
 from regraft.training.loaded_run import load_run

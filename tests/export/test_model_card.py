@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from random_runs import tiny_tokenizer, write_run
 
-from regraft.export.common import Int8Cost, Parity
 from regraft.export.mapping import translations
 from regraft.export.model_card import huggingface_card, int8_rows, onnx_card
+from regraft.export.parity import Int8Cost, Parity
 from regraft.training.loaded_run import LoadedRun, load_run
 
 FINETUNED = {

@@ -15,8 +15,8 @@ from shapes import unchecked
 from regraft.classifiers.estimator import TextClassifier
 from regraft.errors import ConfigError, DataError
 from regraft.export import onnx_graph as graph
-from regraft.export.common import TOLERANCE
 from regraft.export.onnx import export_onnx
+from regraft.export.parity import TOLERANCE
 from regraft.models.bag import pair_key
 from regraft.training.loaded_run import load_run
 

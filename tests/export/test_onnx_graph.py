@@ -9,8 +9,8 @@ from random_runs import BAG_SHAPE, SHAPE, random_model
 from shapes import unchecked
 
 from regraft.config.resolution import resolve
-from regraft.export.common import TOLERANCE
 from regraft.export.onnx_graph import Traceable, write_fused_graph
+from regraft.export.parity import TOLERANCE
 from regraft.models.heads import Model
 
 onnxruntime = pytest.importorskip("onnxruntime")

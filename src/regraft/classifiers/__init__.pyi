@@ -37,7 +37,7 @@ from .finetuning import (
 from .fit_plan import FitLimit
 from .fit_result import FitResult, ScoreChange, Update
 from .fitting import FEWEST_LABELS, fit, fit_again, fit_examples, remove_baselines
-from .folded import FoldedModel, FoldedSpace
+from .folded import MOST_WINDOWS, FoldedModel, FoldedSpace
 from .folding import fold_bases
 from .held_out import find_label_issues
 from .journal import journal_folder
@@ -76,6 +76,7 @@ from .weights import blended
 __all__ = [
     "EXAMPLES_NAME",
     "FEWEST_LABELS",
+    "MOST_WINDOWS",
     "NUM_LEVELS",
     "STUDENT_PRESET",
     "Answered",

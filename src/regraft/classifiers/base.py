@@ -25,7 +25,7 @@ from regraft.runtime import SILENT, Progress, fingerprint, optional
 if TYPE_CHECKING:
     from regraft.training import LoadedRun
 
-ExportFormat = Literal["hf", "onnx"]
+ExportFormat = Literal["hf", "onnx", "numpy"]
 
 
 class Classifier(ABC):

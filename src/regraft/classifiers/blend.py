@@ -9,7 +9,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from regraft.classifiers.base import Classifier, load_classifier, register_classifier
+from regraft.classifiers.base import (
+    Classifier,
+    ExportFormat,
+    load_classifier,
+    register_classifier,
+)
 from regraft.classifiers.contributions import Parts
 from regraft.classifiers.folded import FoldedModel
 from regraft.classifiers.weights import adjusted, blended
@@ -115,6 +120,12 @@ class Blend(Classifier):
         """torch, if an active member needs it."""
         libraries = {member.computed_by for member in self.active_members.values()}
         return "torch" if "torch" in libraries else "numpy"
+
+    @property
+    def export_formats(self) -> tuple[ExportFormat, ...]:
+        """A folder that numpy reads, if all active members can be one."""
+        members = self.active_members.values()
+        return ("numpy",) if all("numpy" in each.export_formats for each in members) else ()
 
     @property
     def is_additive(self) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float, Float32, Int, Int8
 from numpy.typing import NDArray
 
-from regraft.classifiers.base import register_classifier
+from regraft.classifiers.base import ExportFormat, register_classifier
 from regraft.classifiers.chunks import Chunks, Keys, Ragged, starts
 from regraft.classifiers.contributions import Parts, by_class, with_intercepts
 from regraft.classifiers.logistic import Matrix, RegressionModel, rebuilt_regression, unit_length
@@ -255,6 +255,11 @@ class FoldedModel(RegressionModel):
     """Logistic regression on the vectors of a folded space, which is part of the classifier."""
 
     space: FoldedSpace = field(repr=False)
+
+    @property
+    def export_formats(self) -> tuple[ExportFormat, ...]:
+        """A folder that numpy reads, if its tokens are whole words."""
+        return ("numpy",) if self.space.tokenizer.splits_at_blanks else ()
 
     def matrix(self, texts: Sequence[str], *, progress: Progress = SILENT) -> Matrix:
         """The vectors of texts."""

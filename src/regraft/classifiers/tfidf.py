@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from regraft.classifiers.base import register_classifier, single_texts
+from regraft.classifiers.base import ExportFormat, register_classifier, single_texts
 from regraft.classifiers.chunks import Chunks
 from regraft.classifiers.contributions import Parts, by_class, terms_of, with_intercepts
 from regraft.classifiers.logistic import (
@@ -59,6 +59,11 @@ _BATCH = 1_000
 
 class _TermModel(RegressionModel):
     """A regression on terms of a text."""
+
+    @property
+    def export_formats(self) -> tuple[ExportFormat, ...]:
+        """A folder that numpy reads."""
+        return ("numpy",)
 
     def predict_proba(
         self, contents: Sequence[Content], *, progress: Progress = SILENT

@@ -1,12 +1,10 @@
-"""What all formats share: the tokenizer, and the check against our scores.
+"""What formats for networks share: what can be exported, the tokenizer, and sample texts.
 
 An export is complete and checked, or nothing is written.
 """
 
-import dataclasses
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,85 +17,17 @@ from regraft.classifiers import load_classifier
 from regraft.config import ModelSettings
 from regraft.data import Content
 from regraft.errors import ConfigError, RegraftError
+from regraft.export.parity import SENTENCES
 from regraft.models import NoHead
 from regraft.runtime import optional
 from regraft.training import LoadedRun, load_run, read_info
 
-# The largest difference between a score of ours and the export's.
-TOLERANCE = 1e-4
 # How many scores of one text the card shows.
 _VECTOR_LENGTH = 4
 
-# Empty, one word, several alphabets, names of special tokens. `sample_texts` adds one that exceeds
-# the length of the model.
-_SENTENCES = (
-    "A quiet book about the sea, and about all that two sisters do not say.",
-    "",
-    "Yes.",
-    "Un récit drôle et tendre\u00a0; l'été, des œufs à la neige, et puis plus rien…",
-    "No, no, no! 3 stars of 10, and 2 of them for the cover \U0001f600",
-    "Книга короткая,\tno 長い本.\n\nThe end",
-)
 # For the first place of a pair; sample texts stand in the second.
 _FIRST = "The first sentence of a pair."
 _SPECIAL_SENTENCE = "In a review, </s> or <mask> or <pad> is text like any other."
-
-
-@dataclass(frozen=True)
-class Parity:
-    """How far the scores of an export are from ours: the largest difference for each padding.
-
-    None is a padding that the format cannot express. `vector` are the first scores of `text`.
-    """
-
-    name: str
-    differences: dict[str, float | None]
-    num_texts: int
-    text: str
-    vector: tuple[float, ...]
-
-    @property
-    def largest(self) -> float:
-        """The largest difference of all."""
-        return max(value for value in self.differences.values() if value is not None)
-
-
-@dataclass(frozen=True)
-class Int8Cost:
-    """What int8 costs and gains: unchanged answers, accuracy, size and speed.
-
-    Answers are classes, or the likeliest token at every position. `speed_ratio` is how many times
-    as fast it is, measured in turns. Without labelled data there is no accuracy.
-    """
-
-    num_texts: int
-    agreement: float
-    largest_difference: float
-    speed_ratio: float
-    num_bytes: int
-    num_bytes_fp32: int
-    accuracy: float | None = None
-    accuracy_fp32: float | None = None
-
-
-@dataclass(frozen=True)
-class ExportResult:
-    """What was written, and how exact it is."""
-
-    out: str
-    format: str
-    parity: tuple[Parity, ...]
-    note: str = ""
-    int8: Int8Cost | None = None
-
-    @property
-    def largest_difference(self) -> float:
-        """The largest difference of a score from ours."""
-        return max(parity.largest for parity in self.parity)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return {**dataclasses.asdict(self), "largest_difference": self.largest_difference}
 
 
 def needed(module: str, *, extra: str) -> Any:
@@ -113,7 +43,8 @@ def load_exportable(run_dir: Path) -> LoadedRun:
         raise ConfigError(
             f"{run_dir} holds a classifier of the kind {kind!r}, which is not a network of "
             "regraft's own.",
-            "A student of it, trained to give the same answers, can be exported.",
+            "A student of it, trained to give the same answers, can be exported; a classifier of "
+            "`regraft fit` itself as --format numpy.",
             remedy=f"Run `regraft distill {run_dir} --text FILE --out STUDENT` and export STUDENT, "
             "or add --text FILE to do both.",
         )
@@ -153,9 +84,9 @@ def refuse_foreign(settings: ModelSettings, *, run_dir: Path) -> None:
 
 def sample_texts(run: LoadedRun, *, has_special_names: bool) -> list[str]:
     """Texts to compare an export on; the last one is longer than the model reads."""
-    long = " ".join([_SENTENCES[0]] * (run.settings.data.max_length // 8 + 1))
+    long = " ".join([SENTENCES[0]] * (run.settings.data.max_length // 8 + 1))
     special = [_SPECIAL_SENTENCE] if has_special_names else []
-    return [*_SENTENCES, *special, long]
+    return [*SENTENCES, *special, long]
 
 
 def reads_pairs(run: LoadedRun) -> bool:
@@ -233,15 +164,3 @@ def check_ids(run: LoadedRun, content: Content, ids: list[int], *, made_by: str)
             "An export has to read the same tokens; nothing was written.",
             remedy="Please report this with the tokenizer.json of the run.",
         )
-
-
-def check_parity(parity: Parity, *, made_by: str) -> None:
-    """Refuse an export whose scores differ from ours, or are not numbers."""
-    for padding, difference in parity.differences.items():
-        if difference is not None and not difference <= TOLERANCE:
-            raise RegraftError(
-                f"The export as {parity.name} differs from regraft by {difference:.2g} in a score "
-                f"({padding}).",
-                f"At most {TOLERANCE:g} is exact enough; nothing was written.",
-                remedy=f"Please report this with the version of {made_by}.",
-            )

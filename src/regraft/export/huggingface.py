@@ -9,10 +9,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from regraft.export.common import (
-    ExportResult,
-    Parity,
     check_ids,
-    check_parity,
     exported_tokenizer,
     first_scores,
     load_exportable,
@@ -24,6 +21,7 @@ from regraft.export.common import (
 )
 from regraft.export.mapping import Translation, check_expressible, translations
 from regraft.export.model_card import huggingface_card
+from regraft.export.parity import ExportResult, Parity, check_parity
 from regraft.models import is_right_padded, places_in_document, quiet_transformers
 from regraft.runtime import SILENT, Progress, whole_folder, write_json, write_text
 from regraft.training import LoadedRun

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from regraft.config import OF_FINETUNING
-from regraft.export.common import TOLERANCE, Int8Cost, Parity, reads_pairs
+from regraft.export.common import reads_pairs
 from regraft.export.mapping import Translation
+from regraft.export.parity import TOLERANCE, Int8Cost, Parity, parity_rows
 from regraft.runtime import in_percent
 from regraft.stats import accuracy_interval
 from regraft.training import LoadedRun
@@ -96,15 +97,6 @@ def onnx_card(run: LoadedRun, *, parity: Parity, name: str, int8: Int8Cost | Non
         lines += ["", "## int8", "", "`model.int8.onnx` has its weights in eight bits.", ""]
         lines += _table(("against fp32", "measured"), int8_rows(int8))
     return "\n".join([*lines, *_versions(run, others=("onnx", "onnxruntime"))])
-
-
-def parity_rows(parities: Sequence[Parity]) -> list[tuple[str, str, str]]:
-    """Every model under every padding, and the largest difference of its scores from ours."""
-    return [
-        (parity.name, padding, "cannot be expressed" if value is None else f"{value:.1e}")
-        for parity in parities
-        for padding, value in parity.differences.items()
-    ]
 
 
 def int8_rows(cost: Int8Cost) -> list[tuple[str, str]]:

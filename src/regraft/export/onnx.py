@@ -25,11 +25,7 @@ from regraft.data import (
 )
 from regraft.errors import ConfigError
 from regraft.export.common import (
-    ExportResult,
-    Int8Cost,
-    Parity,
     check_ids,
-    check_parity,
     exported_tokenizer,
     first_scores,
     load_exportable,
@@ -41,6 +37,7 @@ from regraft.export.common import (
 )
 from regraft.export.model_card import onnx_card
 from regraft.export.onnx_graph import is_large, quiet, write_graph
+from regraft.export.parity import ExportResult, Int8Cost, Parity, check_parity
 from regraft.models import Model, ReplacedHead
 from regraft.runtime import SILENT, Progress, whole_folder, write_json, write_text
 from regraft.training import LoadedRun, class_scores

@@ -65,6 +65,7 @@ def test_onnx_shows_what_int8_cost(classifier_dir, tmp_path):
         (["--format", "hf", "--int8"], ["--int8", "--format onnx"]),
         (["--format", "onnx", "--data", "valid.csv"], ["--data valid.csv", "--int8"]),
         (["--format", "hf", "--minutes", "3"], ["--minutes 3", "--text"]),
+        (["--format", "numpy", "--text", __file__], [f"--text {__file__}", "without a student"]),
     ],
 )
 def test_flags_that_contradict_are_refused(flags, facts, classifier_dir, tmp_path):
@@ -122,6 +123,15 @@ def test_what_is_no_network_is_refused_before_an_extra_is_asked_for(
     assert "'linear', which is not a network" in result.stderr
     assert f"`regraft distill {linear_dir} --text FILE --out STUDENT`" in result.stderr
     assert "pip install" not in result.stderr
+
+
+def test_fitted_classifier_is_exported_without_torch(linear_dir, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    result = run("export", linear_dir, "--format", "numpy", "--out", tmp_path / "out", "--quiet")
+    assert result.exit_code == 0, result.output
+    assert "probabilities" in result.stdout
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"README.md", "arrays.npz", "classifier.json", "classifier.py"}
 
 
 def test_student_is_exported_where_text_is_given(linear_dir, classifier_dir, tmp_path):

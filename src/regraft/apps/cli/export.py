@@ -17,15 +17,20 @@ if TYPE_CHECKING:
 def export(
     run: options.RunFolder,
     format: Annotated[
-        Literal["hf", "onnx"],
-        option("--format", "hf: Hugging Face transformers; onnx: a graph for ONNX runtimes."),
+        Literal["hf", "onnx", "numpy"],
+        option(
+            "--format",
+            "hf: Hugging Face transformers; onnx: a graph for ONNX runtimes; numpy: a classifier "
+            "of `regraft fit` with the code that reads it.",
+        ),
     ],
     out: options.FolderOut,
     int8: Annotated[
         bool, flag("--int8", "onnx: also quantize to int8, and measure the loss.")
     ] = False,
     data: Annotated[
-        Path | None, option("--data", "int8: labelled examples to measure accuracy on.", "FILE")
+        Path | None,
+        option("--data", "--int8, --text: labelled examples to measure accuracy on.", "FILE"),
     ] = None,
     text: Annotated[
         list[Path] | None,
@@ -48,19 +53,25 @@ def export(
 
     hf loads with transformers alone, in its Auto classes and pipelines; onnx with any ONNX runtime.
     The export is loaded again and compared with the original; one that differs is refused. Of a
-    classifier that is not one network, the student of `regraft distill` is exported.
+    classifier that is not one network, the student of `regraft distill` is exported, or with
+    numpy the classifier of `regraft fit` itself, in a folder that needs numpy alone.
 
     \b
     Example:
       regraft export runs/reviews --format hf --out exports/reviews
       regraft export runs/blend --format hf --text reviews.txt --out exports/blend
+      regraft export runs/blend --format numpy --out exports/blend-numpy
       regraft export runs/reviews --format onnx --int8 --data valid.csv --out exports/onnx
     """
     _check_options(format, int8=int8, data=data, text=text, minutes=minutes)
     with output.progress() as progress:
         if text:
-            run = _student(run, text, out=out, minutes=minutes, progress=progress)
-        if format == "hf":
+            run = _student(run, text, out=out, minutes=minutes, valid=data, progress=progress)
+        if format == "numpy":
+            from regraft.export import export_numpy
+
+            result = export_numpy(run, out=out, progress=progress)
+        elif format == "hf":
             from regraft.export import export_huggingface
 
             result = export_huggingface(run, out=out, progress=progress)
@@ -72,8 +83,8 @@ def export(
                 run,
                 out=out,
                 int8=int8,
-                data_path=data,
-                data=None if data is None else data_of(read_settings(run).data, reading),
+                data_path=data if int8 else None,
+                data=data_of(read_settings(run).data, reading) if data and int8 else None,
                 progress=progress,
             )
     output.show(result, lambda: _show(result), is_saved=True)
@@ -83,17 +94,23 @@ def _check_options(
     format: str, *, int8: bool, data: Path | None, text: list[Path] | None, minutes: float | None
 ) -> None:
     """Refuse options that the others leave without effect."""
-    if format == "hf" and int8:
+    if format != "onnx" and int8:
         raise ConfigError(
             "--int8 belongs to --format onnx.",
-            "A Hugging Face folder is exact.",
+            "Other formats are exact.",
             remedy="Omit --int8, or use --format onnx.",
         )
-    if data is not None and not int8:
+    if data is not None and not (int8 or text):
         raise ConfigError(
             f"--data {data} would not be used.",
-            "It measures the accuracy of --int8.",
-            remedy="Add --format onnx --int8, or omit --data.",
+            "It measures the accuracy of --int8, or of the student of --text.",
+            remedy="Add --format onnx --int8 or --text, or omit --data.",
+        )
+    if text and format == "numpy":
+        raise ConfigError(
+            f"--text {text[0]} would not be used.",
+            "--format numpy exports the classifier itself, without a student.",
+            remedy="Omit --text, or use --format hf or onnx.",
         )
     if minutes is not None and not text:
         raise ConfigError(
@@ -104,7 +121,13 @@ def _check_options(
 
 
 def _student(
-    run: Path, text: list[Path], *, out: Path, minutes: float | None, progress: "Progress"
+    run: Path,
+    text: list[Path],
+    *,
+    out: Path,
+    minutes: float | None,
+    valid: Path | None,
+    progress: "Progress",
 ) -> Path:
     """The folder of the student of a classifier, trained now unless it was before."""
     from regraft.classifiers import STUDENT_PRESET, distill
@@ -119,18 +142,20 @@ def _student(
     student = Path(f"{out}-student")
     length = {"train.minutes": minutes}
     settings = resolve("finetune", preset=STUDENT_PRESET, overrides=length)
-    distill(run, text, out=student, settings=settings, resume=True, progress=progress)
+    distill(run, text, out=student, valid=valid, settings=settings, resume=True, progress=progress)
     progress.say(f"Exporting the student in {student}.")
     return student
 
 
 def _show(result: "ExportResult") -> None:
     """The largest differences, the loss of int8, and where the export is."""
-    from regraft.export import int8_rows, parity_rows
+    from regraft.export import parity_rows
 
     columns = ["model", "padding", "largest difference"]
     terminal.show_table(columns, parity_rows(result.parity), right=columns[-1:])
     if result.int8 is not None:
+        from regraft.export import int8_rows
+
         terminal.show_table(["int8 against fp32", ""], int8_rows(result.int8))
     if result.note:
         terminal.show_line(result.note)

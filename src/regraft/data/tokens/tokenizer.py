@@ -124,13 +124,14 @@ class Tokenizer:
         _without_specials_in_text(self._inner)
 
     @cached_property
-    def _vocabulary(self) -> dict[str, int]:
+    def vocabulary(self) -> dict[str, int]:
+        """The id of each token."""
         return self._inner.get_vocab(with_added_tokens=True)
 
     @cached_property
     def vocab_size(self) -> int:
         """Number of ids, special tokens included, and those that a vocabulary leaves out."""
-        return max(self._vocabulary.values()) + 1
+        return max(self.vocabulary.values()) + 1
 
     @cached_property
     def fingerprint(self) -> str:
@@ -179,7 +180,7 @@ class Tokenizer:
 
         An ASCII chunk is cut here: handing each to the library would take longer than reading it.
         """
-        id_of, unknown = self._vocabulary.get, repeat(self.unknown_id)
+        id_of, unknown = self.vocabulary.get, repeat(self.unknown_id)
         rows = [
             list(map(id_of, _ASCII_WORDS.findall(chunk.lower()), unknown))
             if chunk.isascii()
