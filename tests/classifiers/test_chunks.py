@@ -86,3 +86,10 @@ def test_many_keys_that_lie_close():
     places = Keys(keys).places(np.arange(keys[-1] + 9))
     assert (np.flatnonzero(places >= 0) == keys).all()
     assert (places[keys] == np.arange(50_000)).all()
+
+
+def test_batches_are_bounded_by_characters(monkeypatch):
+    monkeypatch.setattr(module, "_BATCH_CHARACTERS", 10)
+    texts = ["12345", "12345", "1", "12345678901234", "1", "1"]
+    found = [(part.start, part.stop) for part in module._batches(texts)]
+    assert found == [(0, 2), (2, 3), (3, 4), (4, 6)]

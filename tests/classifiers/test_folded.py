@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from conftest import Recorder
 
-from regraft.classifiers import folded
+from regraft.classifiers import chunks
 from regraft.classifiers.base import load_classifier
 from regraft.classifiers.embeddings import document_vectors
 from regraft.classifiers.folded import MOST_WINDOWS, FoldedModel, FoldedSpace
@@ -114,20 +114,13 @@ def slow_vector(space: FoldedSpace, text: str) -> np.ndarray:
 
 @pytest.mark.parametrize("batch_texts", [1, 3, 1_000])
 def test_vectors_equal_their_definition_in_batches_of_any_size(space, monkeypatch, batch_texts):
-    monkeypatch.setattr(folded, "_BATCH_TEXTS", batch_texts)
+    monkeypatch.setattr(chunks, "_BATCH_TEXTS", batch_texts)
     bar = Recorder()
     vectors_NK = space.vectors(TEXTS, progress=bar)
     for text, vector_K in zip(TEXTS, vectors_NK, strict=True):
         assert vector_K == pytest.approx(slow_vector(space, text), abs=1e-6)
     assert bar.tasks == [f"read {len(TEXTS)} texts"]
     assert space.vectors([]).shape == (0, 7)
-
-
-def test_batches_are_bounded_by_characters(monkeypatch):
-    monkeypatch.setattr(folded, "_BATCH_CHARACTERS", 10)
-    texts = ["12345", "12345", "1", "12345678901234", "1", "1"]
-    found = [(part.start, part.stop) for part in folded._batches(texts)]
-    assert found == [(0, 2), (2, 3), (3, 4), (4, 6)]
 
 
 def test_windows_of_a_long_text_are_counted_apart_and_the_rest_is_not_read(space):

@@ -1,8 +1,10 @@
 """The ensemble that `regraft fit` makes: a weighted blend of classifiers, as one Classifier."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -14,9 +16,12 @@ from regraft.classifiers.base import (
     ExportFormat,
     load_classifier,
     register_classifier,
+    single_texts,
 )
+from regraft.classifiers.chunks import Chunks
 from regraft.classifiers.contributions import Parts
 from regraft.classifiers.folded import FoldedModel
+from regraft.classifiers.logistic import RegressionModel, cut_and_asked
 from regraft.classifiers.weights import adjusted, blended
 from regraft.config import DataSettings, Settings
 from regraft.data import Content, Tokenizer, load_tokenizer
@@ -91,12 +96,35 @@ class Blend(Classifier):
         self, contents: Sequence[Content], *, progress: Progress = SILENT
     ) -> NDArray[np.float64]:
         """N x C calibrated probabilities."""
-        return self.combined(
-            {
-                name: member.predict_proba(contents, progress=progress)
-                for name, member in self.active_members.items()
-            }
-        )
+        cutting = self._cutting_members
+        chances = {
+            name: member.predict_proba(contents, progress=progress)
+            for name, member in self.active_members.items()
+            if name not in cutting
+        }
+        if cutting:
+            cut = cut_and_asked(
+                list(cutting.values()),
+                single_texts(contents),
+                chunks=self._chunks,
+                progress=progress,
+            )
+            chances.update(zip(cutting, cut, strict=True))
+        return self.combined(chances)
+
+    @property
+    def _cutting_members(self) -> dict[str, RegressionModel]:
+        """Active members that read texts chunk by chunk."""
+        return {
+            name: member
+            for name, member in self.active_members.items()
+            if isinstance(member, RegressionModel) and member.tables
+        }
+
+    @cached_property
+    def _chunks(self) -> Chunks:
+        tables = [member.tables for member in self._cutting_members.values()]
+        return Chunks(*itertools.chain.from_iterable(tables))
 
     def combined(self, probabilities: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
         """The probabilities of the blend, given those of its active members."""

@@ -6,18 +6,27 @@ texts, I items of all distinct chunks, T items of all texts, K keys.
 """
 
 import itertools
+import os
 import threading
 from array import array
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Int
 from numpy.typing import NDArray
 
+from regraft.runtime import Progress
+
 # Then the table of chunks starts again, so that a server does not grow without limit.
 _MOST_CHUNKS = 500_000
+
+# Texts and characters that are read at a time: few enough for arrays that stay in the memory of the
+# process, enough to read a frequent row once for many texts.
+_BATCH_TEXTS = 512
+_BATCH_CHARACTERS = 1_000_000
 
 # An odd number near 2**64 divided by the golden ratio: its multiples differ in their first bits.
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
@@ -133,6 +142,10 @@ class Cut:
     text_ends: NDArray[np.int32]
     tables: tuple[ItemTable, ...]
 
+    def only(self, tables: slice) -> "Cut":
+        """With some of its tables."""
+        return replace(self, tables=self.tables[tables])
+
     @property
     def num_texts(self) -> int:
         """How many texts were cut."""
@@ -182,6 +195,41 @@ class Chunks:
                 new.clear()
             tables = tuple(ItemTable(items.now, ends.now) for items, ends in self._tables)
         return Cut(np.array(chunks_L, dtype=np.int32), np.array(text_ends, dtype=np.int32), tables)
+
+
+_Read = TypeVar("_Read")
+
+
+def read_in_batches(
+    texts: Sequence[str], read: Callable[[Sequence[str]], _Read], *, progress: Progress
+) -> Iterator[_Read]:
+    """What `read` makes of texts, a batch at a time, on all cores.
+
+    Texts are cut by one thread at a time; meanwhile others multiply what is cut.
+    """
+    batches = list(_batches(texts))
+    progress.start(f"read {len(texts):,} texts", total=len(texts))
+    try:
+        with ThreadPoolExecutor(min(os.cpu_count() or 1, max(len(batches), 1))) as threads:
+            parts = threads.map(lambda batch: read(texts[batch]), batches)
+            for batch, part in zip(batches, parts, strict=True):
+                yield part
+                progress.advance(batch.stop - batch.start)
+    finally:
+        progress.finish()
+
+
+def _batches(texts: Sequence[str]) -> Iterator[slice]:
+    """Neighbouring texts that are read at a time."""
+    start, num_characters = 0, 0
+    for number, text in enumerate(texts):
+        is_full = number - start == _BATCH_TEXTS or num_characters + len(text) > _BATCH_CHARACTERS
+        if is_full and number > start:
+            yield slice(start, number)
+            start, num_characters = number, 0
+        num_characters += len(text)
+    if start < len(texts):
+        yield slice(start, len(texts))
 
 
 def starts(lengths: Any) -> NDArray[np.int64]:

@@ -6,9 +6,7 @@ R rows of the table, K dimensions, U rows that a batch reads, C classes.
 """
 
 import itertools
-import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +17,7 @@ from jaxtyping import Float, Float32, Int, Int8
 from numpy.typing import NDArray
 
 from regraft.classifiers.base import ExportFormat, register_classifier
-from regraft.classifiers.chunks import Chunks, Keys, Ragged, starts
+from regraft.classifiers.chunks import Chunks, Cut, ItemsOf, Keys, Ragged, read_in_batches, starts
 from regraft.classifiers.contributions import Parts, by_class, with_intercepts
 from regraft.classifiers.logistic import Matrix, RegressionModel, rebuilt_regression, unit_length
 from regraft.classifiers.storage import Stored, load_member, rebuilding, save_member
@@ -32,9 +30,6 @@ if TYPE_CHECKING:
 
 # Of a longer text only the first windows are read; the rest costs time and adds little.
 MOST_WINDOWS = 8
-# Texts and characters that are read at a time: enough to read a frequent row once for many texts.
-_BATCH_TEXTS = 2_048
-_BATCH_CHARACTERS = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -160,25 +155,20 @@ class FoldedSpace:
         self, texts: Sequence[str], *, progress: Progress = SILENT
     ) -> Float[np.ndarray, "N K"]:
         """One vector of length 1 per text; zeros for a text that reads no row."""
-        vectors_NK = np.zeros((len(texts), self.table_RK.shape[1]), dtype=np.float32)
-        batches = list(_batches(texts))
-        progress.start(f"read {len(texts):,} texts", total=len(texts))
-        try:
-            with ThreadPoolExecutor(min(os.cpu_count() or 1, max(len(batches), 1))) as threads:
-                parts = threads.map(lambda batch: self._sums(texts[batch]), batches)
-                for batch, sums_NK in zip(batches, parts, strict=True):
-                    vectors_NK[batch] = unit_length(sums_NK)
-                    progress.advance(batch.stop - batch.start)
-        finally:
-            progress.finish()
-        return vectors_NK
+        parts = [np.zeros((0, self.table_RK.shape[1]), dtype=np.float32)]
+        read = read_in_batches(
+            texts, lambda batch: self.sums(self.tokens(batch)), progress=progress
+        )
+        parts += [unit_length(sums_NK).astype(np.float32) for sums_NK in read]
+        return np.concatenate(parts)
+
+    def ids_of_chunks(self, chunks: Sequence[str]) -> Ragged:
+        """The ids of each chunk, if the tokenizer splits at blanks."""
+        return Ragged.of(self.tokenizer.encode_chunks(chunks))
 
     @cached_property
     def _chunks(self) -> Chunks:
-        return Chunks(self._ids_of_chunks)
-
-    def _ids_of_chunks(self, chunks: Sequence[str]) -> Ragged:
-        return Ragged.of(self.tokenizer.encode_chunks(chunks))
+        return Chunks(self.ids_of_chunks)
 
     def tokens(self, texts: Sequence[str]) -> Ragged:
         """The ids of texts, looked up chunk by chunk if the tokenizer allows it."""
@@ -186,18 +176,18 @@ class FoldedSpace:
             return self._chunks.cut(texts).items(0)
         return Ragged.of(self.tokenizer.encode_batch(texts))
 
-    def _sums(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    def sums(self, tokens: Ragged) -> Float32[np.ndarray, "N K"]:
         """The weighted sum of each text's rows."""
         import scipy.sparse
 
-        weights_NR = self.index.weights(self.tokens(texts))
+        weights_NR = self.index.weights(tokens)
         is_read_R = np.zeros(self.index.num_rows, dtype=bool)
         is_read_R[weights_NR.indices] = True
         rows_U = np.flatnonzero(is_read_R)
         places = (np.cumsum(is_read_R, dtype=np.int32) - 1)[weights_NR.indices]
         scaled = weights_NR.data * self.scales_R[weights_NR.indices]
         weights_NU = scipy.sparse.csr_array(
-            (scaled, places, weights_NR.indptr), shape=(len(texts), len(rows_U))
+            (scaled, places, weights_NR.indptr), shape=(weights_NR.shape[0], len(rows_U))
         )
         sums_NK: NDArray[np.float32] = weights_NU @ self.table_RK[rows_U].astype(np.float32)
         return sums_NK
@@ -264,6 +254,15 @@ class FoldedModel(RegressionModel):
     def matrix(self, texts: Sequence[str], *, progress: Progress = SILENT) -> Matrix:
         """The vectors of texts."""
         return unit_length(self.space.vectors(texts, progress=progress))
+
+    @property
+    def tables(self) -> tuple[ItemsOf, ...]:
+        """Ids, if tokens never cross a blank."""
+        return (self.space.ids_of_chunks,) if self.space.tokenizer.splits_at_blanks else ()
+
+    def cut_products(self, cut: Cut) -> Float[np.ndarray, "N R"]:
+        """Those of the vectors."""
+        return np.asarray(unit_length(self.space.sums(cut.items(0))) @ self.tuned.fitted.coef_.T)
 
     def score_parts(self, text: str) -> list[Parts]:
         """Tokens; what a pair of neighbours adds is divided equally between them."""
@@ -341,16 +340,3 @@ def _tokenizer_path(run_dir: Path) -> Path:
     """A member of a blend reads the tokenizer in the folder of the blend."""
     owner = run_dir.parent.parent if run_dir.parent.name == "members" else run_dir
     return owner / "tokenizer.json"
-
-
-def _batches(texts: Sequence[str]) -> Iterator[slice]:
-    """Texts that are read at a time, in their order."""
-    start, num_characters = 0, 0
-    for number, text in enumerate(texts):
-        is_full = number - start == _BATCH_TEXTS or num_characters + len(text) > _BATCH_CHARACTERS
-        if is_full and number > start:
-            yield slice(start, number)
-            start, num_characters = number, 0
-        num_characters += len(text)
-    if start < len(texts):
-        yield slice(start, len(texts))

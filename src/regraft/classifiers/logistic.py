@@ -6,6 +6,7 @@ examples, C classes, D features, V examples of valid.
 """
 
 import functools
+import itertools
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from regraft.classifiers.base import Classifier, single_texts
+from regraft.classifiers.chunks import Chunks, Cut, ItemsOf, read_in_batches
 from regraft.classifiers.storage import Stored, load_member, rebuilding, save_member
 from regraft.config import LABEL_SEPARATORS, DataSettings
 from regraft.data import Content, Example, Labels, check_trainable
@@ -215,13 +217,24 @@ class RegressionModel(Classifier):
         """The probability of every label; 0 for a label that train did not have."""
         if not len(contents):  # a Series has no truth value
             return np.zeros((0, len(self.labels)))
-        return self.tuned.chances(self.products(single_texts(contents), progress=progress))
+        texts = single_texts(contents)
+        if self.tables:
+            return cut_and_asked([self], texts, chunks=self.chunks, progress=progress)[0]
+        return self.tuned.probabilities(self.matrix(texts, progress=progress))
 
-    def products(
-        self, texts: Sequence[str], *, progress: Progress = SILENT
-    ) -> Float[np.ndarray, "N R"]:
-        """The features of texts times the coefficients."""
-        return np.asarray(self.matrix(texts, progress=progress) @ self.tuned.fitted.coef_.T)
+    @property
+    def tables(self) -> tuple[ItemsOf, ...]:
+        """What finds the items that `cut_products` reads in chunks; none if it reads whole texts."""
+        return ()
+
+    def cut_products(self, cut: Cut) -> Float[np.ndarray, "N R"]:
+        """The features of texts times the coefficients, given the items of `tables`."""
+        raise NotImplementedError
+
+    @functools.cached_property
+    def chunks(self) -> Chunks:
+        """The chunks it has seen."""
+        return Chunks(*self.tables)
 
     @abstractmethod
     def matrix(self, texts: Sequence[str], *, progress: Progress = SILENT) -> Matrix:
@@ -252,6 +265,31 @@ class RegressionModel(Classifier):
     @abstractmethod
     def features_stored(self) -> Stored:
         """What makes the features, ready for disk."""
+
+
+def cut_and_asked(
+    models: Sequence[RegressionModel],
+    texts: Sequence[str],
+    *,
+    chunks: Chunks,
+    progress: Progress = SILENT,
+) -> list[NDArray[np.float64]]:
+    """The probabilities of models with tables, all of which are in `chunks`: texts are cut once."""
+    ends = list(itertools.accumulate((len(model.tables) for model in models), initial=0))
+    tables = [slice(*pair) for pair in itertools.pairwise(ends)]
+
+    def read(batch: Sequence[str]) -> list[NDArray[np.float64]]:
+        cut = chunks.cut(batch)
+        return [
+            model.tuned.chances(model.cut_products(cut.only(own)))
+            for model, own in zip(models, tables, strict=True)
+        ]
+
+    parts = [[np.zeros((0, len(model.labels)))] for model in models]
+    for answers in read_in_batches(texts, read, progress=progress):
+        for part, answer_NC in zip(parts, answers, strict=True):
+            part.append(answer_NC)
+    return [np.concatenate(part) for part in parts]
 
 
 @runtime_checkable

@@ -5,21 +5,17 @@ Letters: K latent dimensions, V terms, C classes, O places in a text.
 
 import dataclasses
 import itertools
-import os
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 
-from regraft.classifiers.base import ExportFormat, register_classifier, single_texts
-from regraft.classifiers.chunks import Chunks
+from regraft.classifiers.base import ExportFormat, register_classifier
+from regraft.classifiers.chunks import Cut, ItemsOf
 from regraft.classifiers.contributions import Parts, by_class, terms_of, with_intercepts
 from regraft.classifiers.logistic import (
     REGULARISATIONS,
@@ -35,7 +31,7 @@ from regraft.classifiers.logistic import (
 )
 from regraft.classifiers.storage import Stored, load_member, rebuilding, save_member
 from regraft.classifiers.vectoriser import Vectoriser, fit_vectoriser
-from regraft.data import Content, Example, Labels, check_trainable
+from regraft.data import Example, Labels, check_trainable
 from regraft.errors import DataError
 from regraft.runtime import SILENT, Progress, tracked
 from regraft.stats import accuracy, best_micro_f1, cross_entropy
@@ -53,8 +49,6 @@ _POWER_ITERATIONS = 5
 # How texts are cut into terms.
 _WORDS: dict[str, Any] = {"analyzer": "word", "ngram_range": (1, 2)}
 _CHARACTERS: dict[str, Any] = {"analyzer": "char_wb", "ngram_range": (2, 5)}
-# Texts at a time: few enough for little memory, many enough for long sparse products.
-_BATCH = 1_000
 
 
 class _TermModel(RegressionModel):
@@ -65,22 +59,6 @@ class _TermModel(RegressionModel):
         """A folder that numpy reads."""
         return ("numpy",)
 
-    def predict_proba(
-        self, contents: Sequence[Content], *, progress: Progress = SILENT
-    ) -> NDArray[np.float64]:
-        """The probability of every label; 0 for a label that train did not have."""
-        texts = single_texts(contents)
-        batches = [texts[start : start + _BATCH] for start in range(0, len(texts), _BATCH)]
-        progress.start(f"count words of {len(texts):,} texts", total=len(texts))
-        parts = [np.zeros((0, len(self.labels)))]
-        # Texts are cut by one thread at a time; meanwhile others multiply what is cut.
-        with ThreadPoolExecutor(min(os.cpu_count() or 1, max(len(batches), 1))) as threads:
-            for part_NC in threads.map(super().predict_proba, batches):
-                parts.append(part_NC)
-                progress.advance(len(part_NC))
-        progress.finish()
-        return np.concatenate(parts)
-
 
 @register_classifier("linear")
 @dataclass(frozen=True)
@@ -90,24 +68,21 @@ class LinearModel(_TermModel):
     words: Vectoriser
     characters: Vectoriser
 
-    @cached_property
-    def _chunks(self) -> Chunks:
-        """Both vectorisers read the same chunks."""
-        return Chunks(self.words.items_of, self.characters.items_of)
+    @property
+    def tables(self) -> tuple[ItemsOf, ...]:
+        """Words and character n-grams."""
+        return self.words.items_of, self.characters.items_of
 
-    def _rows(self, texts: Sequence[str]) -> list[Matrix]:
-        cut = self._chunks.cut(map(str.lower, texts))
+    def _rows(self, cut: Cut) -> list[Matrix]:
         return [self.words.rows(cut, table=0), self.characters.rows(cut, table=1)]
 
     def matrix(self, texts: Sequence[str], *, progress: Progress = SILENT) -> Matrix:
         """TF-IDF values, sparse."""
-        return _side_by_side(*self._rows(texts))
+        return _side_by_side(*self._rows(self.chunks.cut(texts)))
 
-    def products(
-        self, texts: Sequence[str], *, progress: Progress = SILENT
-    ) -> Float[np.ndarray, "N R"]:
-        """The features of texts times the coefficients, without copying them side by side."""
-        words, characters = self._rows(texts)
+    def cut_products(self, cut: Cut) -> Float[np.ndarray, "N R"]:
+        """Those of words and of characters, without copying them side by side."""
+        words, characters = self._rows(cut)
         coefficients_DR = self.tuned.fitted.coef_.T
         num_words = words.shape[1]
         return np.asarray(
@@ -148,6 +123,15 @@ class NaiveBayesModel(_TermModel):
     def matrix(self, texts: Sequence[str], *, progress: Progress = SILENT) -> Matrix:
         """Which words and pairs of words a text has."""
         return self.words.transform(texts)
+
+    @property
+    def tables(self) -> tuple[ItemsOf, ...]:
+        """Words."""
+        return (self.words.items_of,)
+
+    def cut_products(self, cut: Cut) -> Float[np.ndarray, "N R"]:
+        """Those of words and pairs of words."""
+        return np.asarray(self.words.rows(cut) @ self.tuned.fitted.coef_.T)
 
     def score_parts(self, text: str) -> list[Parts]:
         """Words and pairs of words."""
@@ -234,6 +218,16 @@ class LatentModel(_TermModel):
     def matrix(self, texts: Sequence[str], *, progress: Progress = SILENT) -> Matrix:
         """The vectors of texts."""
         return unit_length(self.space.vectors(texts))
+
+    @property
+    def tables(self) -> tuple[ItemsOf, ...]:
+        """Words."""
+        return (self.space.words.items_of,)
+
+    def cut_products(self, cut: Cut) -> Float[np.ndarray, "N R"]:
+        """Those of the vectors."""
+        vectors_NK = unit_length(self.space.words.rows(cut) @ self.space.axes_VK)
+        return np.asarray(vectors_NK @ self.tuned.fitted.coef_.T)
 
     def score_parts(self, text: str) -> list[Parts]:
         """Terms, each projected into the space."""

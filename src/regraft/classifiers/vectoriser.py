@@ -5,11 +5,11 @@ rest is sparse arithmetic. Letters: N texts, V terms, W words, T words of all te
 an n-gram starts, O its characters.
 """
 
+import functools
 import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -57,31 +57,31 @@ class Vectoriser:
         """Its fields: what it computed from them, and a lock, stay in this process."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
-    @cached_property
+    @functools.cached_property
     def columns(self) -> dict[str, int]:
         """The column of each term."""
         return {term: column for column, term in enumerate(self.terms)}
 
-    @cached_property
+    @functools.cached_property
     def _counter(self) -> "_WordCounter | _CharacterCounter":
         if self.analyzer == "word":
             return _WordCounter(self.terms)
         return _CharacterCounter(self.terms, most=self.ngram_range[1])
 
-    @cached_property
+    @functools.cached_property
     def _chunks(self) -> Chunks:
         return Chunks(self.items_of)
 
     def items_of(self, chunks: Sequence[str]) -> Ragged:
-        """What it counts in chunks of lower-cased texts."""
-        return self._counter.items_of(chunks)
+        """What it counts in chunks of texts."""
+        return self._counter.items_of(list(map(str.lower, chunks)))
 
     def transform(self, texts: Iterable[str]) -> "scipy.sparse.csr_matrix":
         """One row per text."""
-        return self.rows(self._chunks.cut(map(str.lower, texts)))
+        return self.rows(self._chunks.cut(texts))
 
     def rows(self, cut: Cut, *, table: int = 0) -> "scipy.sparse.csr_matrix":
-        """One row per text, for lower-cased texts that were cut with `items_of`."""
+        """One row per text, for texts that were cut with `items_of`."""
         return self.values(self._counter.counts(cut, table=table, num_terms=len(self.terms)))
 
     def values(self, counts: "scipy.sparse.csr_matrix") -> "scipy.sparse.csr_matrix":
@@ -113,7 +113,8 @@ def fit_vectoriser(
     the `max_terms` most frequent.
     """
     counter = _NewWords() if analyzer == "word" else _NewCharacters(ngram_range)
-    counts, term_of = counter.counts(Chunks(counter.items_of).cut(map(str.lower, texts)))
+    chunks = Chunks(lambda chunks: counter.items_of(list(map(str.lower, chunks))))
+    counts, term_of = counter.counts(chunks.cut(texts))
     num_texts, num_terms = counts.shape
     num_with_V = np.bincount(counts.indices, minlength=num_terms)
     kept_V = np.flatnonzero((num_with_V >= min_df) & (num_with_V <= max_df * num_texts))
@@ -287,18 +288,25 @@ def _summed(cut: Cut, *, table: int, num_items: int) -> "scipy.sparse.csr_matrix
     import scipy.sparse
 
     items_I, chunk_ends = cut.tables[table].items_I, cut.tables[table].chunk_ends
-    num_chunks, (chunk_ones, item_ones) = (
-        len(chunk_ends) - 1,
-        (np.ones(len(row), dtype=np.int32) for row in (cut.chunks_L, items_I)),
-    )
+    num_chunks = len(chunk_ends) - 1
     # What occurs twice is there twice, and is added.
     texts = scipy.sparse.csr_matrix(
-        (chunk_ones, cut.chunks_L, cut.text_ends), shape=(cut.num_texts, num_chunks)
+        (_ones(len(cut.chunks_L)), cut.chunks_L, cut.text_ends), shape=(cut.num_texts, num_chunks)
     )
     chunks = scipy.sparse.csr_matrix(
-        (item_ones, items_I, chunk_ends), shape=(num_chunks, num_items)
+        (_ones(len(items_I)), items_I, chunk_ends), shape=(num_chunks, num_items)
     )
     return texts @ chunks
+
+
+def _ones(count: int) -> NDArray[np.int32]:
+    return _many_ones(count.bit_length())[:count]
+
+
+@functools.lru_cache(maxsize=2)
+def _many_ones(num_bits: int) -> NDArray[np.int32]:
+    """The items of all chunks are counted in every batch, and there are millions."""
+    return np.ones(1 << num_bits, dtype=np.int32)
 
 
 class _WordCounter:
