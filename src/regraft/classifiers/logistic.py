@@ -224,7 +224,7 @@ class RegressionModel(Classifier):
 
     @property
     def tables(self) -> tuple[ItemsOf, ...]:
-        """What finds the items that `cut_products` reads in chunks; none if it reads whole texts."""
+        """Finds the items of chunks that `cut_products` reads; none if it reads whole texts."""
         return ()
 
     def cut_products(self, cut: Cut) -> Float[np.ndarray, "N R"]:
