@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import io
 import json
 import os
 import signal
@@ -24,7 +25,7 @@ from tiny_classifiers import linear_dir
 from regraft.classifiers import table_prediction
 from regraft.classifiers.base import load_classifier
 from regraft.classifiers.journal import ChunkAnswer, Journal, journal_folder
-from regraft.classifiers.table_prediction import TableTask, predict_to_file
+from regraft.classifiers.table_prediction import TableTask, predict_to_file, predict_to_stream
 from regraft.data.text.table_rows import read_table_rows
 from regraft.data.tokens.store import Part
 from regraft.errors import ConfigError, DataError, DiskError
@@ -392,3 +393,28 @@ def test_unsure_rows_have_no_label_and_top_k_replaces_the_other_columns(ask, tmp
     assert row[1] == ""
     assert row[3] in ("negative", "positive")
     assert row[2] == row[4]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("id,text\n7,a\n8,b\n,\n7,c\n", r"row 5 has the id '7' of .*t\.csv row 2"),
+        ("id,text\n7,a\n,b\n", r"row 3 has a text, but nothing in the column 'id'"),
+        ("key,text\n7,a\n", r"row 2 has no column 'id'\. It has key, text"),
+    ],
+)
+def test_id_that_is_missing_or_not_unique_is_refused_before_the_work(ask, tmp_path, rows, message):
+    task = replace(ask(write(tmp_path / "t.csv", rows)), id_column="id")
+    with pytest.raises(DataError, match=message):
+        predict_to_file(task, tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_ids_of_its_own_in_every_row_pass(ask, tmp_path):
+    task = replace(ask(five(tmp_path)), id_column="id")
+    assert predict_to_file(task, tmp_path / "out.csv").num_rows == 6
+
+
+def test_ids_of_a_stream_are_refused(ask):
+    with pytest.raises(ConfigError, match="--id-column id cannot be checked in standard input"):
+        predict_to_stream(replace(ask(Path("-")), id_column="id"), io.BytesIO(), ending=".csv")

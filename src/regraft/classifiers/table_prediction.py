@@ -29,6 +29,7 @@ from regraft.data import (
     Row,
     TableScan,
     Writer,
+    check_ids,
     check_state,
     first_cells,
     format_of,
@@ -130,6 +131,8 @@ class TableTask:
     # None: as the classifier was fitted to answer.
     abstain_below: float | None = None
     top_k: int | None = None
+    # Names every row, which is checked.
+    id_column: str | None = None
 
     @property
     def has_stream(self) -> bool:
@@ -159,6 +162,12 @@ def predict_to_stream(
     task: TableTask, file: BinaryFile, *, ending: str, progress: Progress = SILENT
 ) -> TablePrediction:
     """Write predictions as they come. What is on disk is checked to its end before the first."""
+    if task.has_stream and task.id_column is not None:
+        raise ConfigError(
+            f"--id-column {task.id_column} cannot be checked in standard input, read once.",
+            "Ids are compared before anything is predicted.",
+            remedy="Save it to a file and pass that, or omit --id-column.",
+        )
     scan = None if task.has_stream else _scan(task, ending=ending, progress=progress)
     chunk_rows = CHUNK_ROWS if scan is None else _chunk_rows(scan)
     rows, answers = read_table_rows(task.paths, data=task.data), task.answers(ending)
@@ -303,6 +312,8 @@ class _FileJob:
 
 
 def _scan(task: TableTask, *, ending: str, progress: Progress) -> TableScan:
+    if task.id_column is not None:
+        check_ids(task.paths, data=task.data, column=task.id_column)
     scan = scan_tables(task.paths, data=task.data, for_sheet=ending == ".xlsx", progress=progress)
     for note in scan.notes:
         progress.say(note)

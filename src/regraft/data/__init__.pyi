@@ -49,6 +49,7 @@ from .text.records import (
 )
 from .text.table_rows import (
     TableScan,
+    check_ids,
     check_state,
     first_cells,
     is_stream,
@@ -115,6 +116,7 @@ __all__ = [
     "accepted_issues",
     "are_alike",
     "budget_batches",
+    "check_ids",
     "check_labels_known",
     "check_readable",
     "check_state",

@@ -124,6 +124,14 @@ def predict(
     abstain_below: options.AbstainBelow = None,
     top_k: _TopK = None,
     pair_column: options.PairColumn = None,
+    id_column: Annotated[
+        str | None,
+        option(
+            "--id-column",
+            "Column that names each row: refused if one lacks it, or two share it.",
+            "NAME",
+        ),
+    ] = None,
     *,
     reading: options.TextReading,
     output: options.Output,
@@ -164,7 +172,9 @@ def predict(
         data = data_of(classifier.data, reading, pair_column=pair_column)
         check_task(data, supported=classifier.supported_tasks, by=str(run))
         progress.finish()
-        task = TableTask(classifier, run, tuple(files), data, cluster, abstain_below, top_k)
+        task = TableTask(
+            classifier, run, tuple(files), data, cluster, abstain_below, top_k, id_column
+        )
         progress = bars if task.has_stream else progress
         if out is None:
             sys.stdout.flush()
