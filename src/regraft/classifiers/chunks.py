@@ -68,7 +68,7 @@ class Keys:
             self._places[slots[is_free]] = waiting[is_free]  # of several, one stays
             is_waiting = self._places[slots] != waiting
             waiting, slots = waiting[is_waiting], (slots[is_waiting] + 1) & self._last
-        self._keys = np.where(self._places < 0, -1, np.append(keys_K, -1)[self._places])
+        self._keys = np.append(keys_K, -1)[self._places]  # -1 where none is
 
     def _slots(self, keys: Int[np.ndarray, " keys"]) -> NDArray[np.int64]:
         """Where to look first; then in the next slot, up to an empty one."""

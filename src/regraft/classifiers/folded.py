@@ -232,8 +232,8 @@ def row_index(
     vocab_size = tokenizer.vocab_size
     if len(token_ids) and not 0 <= token_ids.min() <= token_ids.max() < vocab_size:
         raise ValueError(f"token_ids are not of a vocabulary of {vocab_size}")
-    if (np.diff(pair_keys) <= 0).any():
-        raise ValueError("pair_keys are not sorted")
+    if (np.diff(pair_keys, prepend=-1) <= 0).any():
+        raise ValueError("pair_keys are not sorted, or negative")
     return RowIndex(
         token_ids, pair_keys, vocab_size, max_length, tokenizer.prefix_ids, tokenizer.suffix_ids
     )
