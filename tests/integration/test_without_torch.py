@@ -114,6 +114,12 @@ for name, arguments in {commands}.items():
     assert not list(tmp_path.iterdir())
 
 
+def test_export_for_numpy_works(run_dir, tmp_path):
+    flags = ("--format", "numpy", "--out", tmp_path / "out", "--quiet")
+    assert "probabilities" in answered("export", run_dir, *flags)
+    assert (tmp_path / "out" / "arrays.npz").exists()
+
+
 def test_run_folder_with_a_network_names_the_extra(run_dir, tmp_path):
     info = dataclasses.replace(read_info(run_dir), kind="classifier")
     write_json(tmp_path / "run.json", with_checksum(dataclasses.asdict(info)))

@@ -313,17 +313,17 @@ class _WordCounter:
     """Counts words and pairs of neighbours. Columns are -1 for what is no term, as the last one."""
 
     def __init__(self, terms: Sequence[str]) -> None:
-        self._numbers = Numbers()
-        words = [[self._numbers[word] for word in term.split(" ")] for term in terms]
-        self._word_columns = np.full(len(self._numbers) + 1, -1, dtype=np.int32)
-        pairs = {}
-        for column, (first, *second) in enumerate(words):
-            if second:
-                pairs[first * len(self._numbers) + second[0]] = column
-            else:
-                self._word_columns[first] = column
-        self._pairs = Keys(np.array(list(pairs), dtype=np.int64))
-        self._pair_columns = np.array([*pairs.values(), -1], dtype=np.int32)
+        self._numbers = numbers = Numbers()
+        parts, count = [term.partition(" ") for term in terms], len(terms)
+        first_V = np.fromiter((numbers[word] for word, _, _ in parts), np.int64, count)
+        second_V = np.fromiter(
+            (numbers[word] if word else -1 for *_, word in parts), np.int64, count
+        )
+        words, pairs = np.flatnonzero(second_V < 0), np.flatnonzero(second_V >= 0)
+        self._word_columns = np.full(len(numbers) + 1, -1, dtype=np.int32)
+        self._word_columns[first_V[words]] = words
+        self._pairs = Keys(first_V[pairs] * len(numbers) + second_V[pairs])
+        self._pair_columns = np.append(pairs, -1).astype(np.int32)
 
     def items_of(self, chunks: Sequence[str]) -> Ragged:
         """The numbers of the words of each chunk, -1 for one that is in no term."""

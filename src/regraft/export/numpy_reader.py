@@ -65,7 +65,8 @@ class Classifier:
         chances_MC = np.array([member.probabilities(text) for _, member in self.members])
         weights_M = np.array([weight for weight, _ in self.members])
         if self.facts["thresholds"]:  # a decision of its own for every label
-            return self._blended(np.stack([1 - chances_MC, chances_MC], axis=1), weights_M)[1]
+            decisions_M2C = np.stack([1 - chances_MC, chances_MC], axis=1)
+            return np.asarray(self._blended(decisions_M2C, weights_M)[1])
         chances_C = self._blended(chances_MC, weights_M)
         if self.facts["priors"]:  # decide as if all classes were equally frequent
             chances_C = chances_C / np.array(self.facts["priors"])
@@ -116,10 +117,11 @@ class Linear(Member):
         """Words have the first columns, characters the others."""
         text, coefficients = text.lower(), self.arrays["coefficients"]
         num_words = len(self.words.columns)
-        words = self.words.product(word_terms(text), coefficients[:, :num_words].T)
         sizes = self.facts["vectorisers"]["characters"]["ngram_range"]
-        terms = character_terms(text, *sizes)
-        return words + self.characters.product(terms, coefficients[:, num_words:].T)
+        return np.asarray(
+            self.words.product(word_terms(text), coefficients[:, :num_words].T)
+            + self.characters.product(character_terms(text, *sizes), coefficients[:, num_words:].T)
+        )
 
 
 class NaiveBayes(Member):
@@ -164,13 +166,14 @@ class Folded(Member):
         before, behind = self.facts["before"], self.facts["behind"]
         room = self.facts["max_length"] - len(before) - len(behind)
         ids = self.token_ids(text)[: self.facts["most_windows"] * room]
-        weights: Counter[int] = Counter()
+        weights: dict[int, float] = {}
         for start in range(0, max(len(ids), 1), room):
             window = [*before, *ids[start : start + room], *behind]
             counts = Counter([*window, *itertools.pairwise(window)])
             for read, count in counts.items():
                 if read in self.row_of:
-                    weights[self.row_of[read]] += 1 + math.log(count)
+                    row = self.row_of[read]
+                    weights[row] = weights.get(row, 0.0) + 1 + math.log(count)
         rows = list(weights)
         scales = np.array(list(weights.values())) * self.arrays["scales"][rows]
         vector_K = scales @ self.arrays["table"][rows].astype(np.float64)

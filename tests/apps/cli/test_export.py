@@ -125,8 +125,7 @@ def test_what_is_no_network_is_refused_before_an_extra_is_asked_for(
     assert "pip install" not in result.stderr
 
 
-def test_fitted_classifier_is_exported_without_torch(linear_dir, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", None)
+def test_fitted_classifier_is_exported_for_numpy(linear_dir, tmp_path):
     result = run("export", linear_dir, "--format", "numpy", "--out", tmp_path / "out", "--quiet")
     assert result.exit_code == 0, result.output
     assert "probabilities" in result.stdout

@@ -148,7 +148,7 @@ _COMMANDS: dict[str, Callable[..., None] | dict[str, Callable[..., None]]] = {
 # These train a network or look into one; all others work without torch, as long as the run folder
 # that they read holds no network.
 _TRAINING = {
-    *("demo", "fit", "pretrain", "import", "finetune", "compare", "generate", "fill", "export"),
+    *("demo", "fit", "pretrain", "import", "finetune", "compare", "generate", "fill"),
     *("studio", "attention", "picture", "params", "bench"),
 }
 _GROUP_HELP = {

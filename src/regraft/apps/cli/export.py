@@ -7,6 +7,7 @@ from regraft.apps.cli import options, terminal
 from regraft.apps.cli.options import data_of, existing_texts, flag, option
 from regraft.config import resolve
 from regraft.errors import ConfigError
+from regraft.runtime import check_training
 
 if TYPE_CHECKING:
     from regraft.export import ExportResult
@@ -63,6 +64,8 @@ def export(
       regraft export runs/blend --format numpy --out exports/blend-numpy
       regraft export runs/reviews --format onnx --int8 --data valid.csv --out exports/onnx
     """
+    if format != "numpy":
+        check_training("`regraft export`")
     _check_options(format, int8=int8, data=data, text=text, minutes=minutes)
     with output.progress() as progress:
         if text:
