@@ -94,12 +94,13 @@ def test_every_kind_scores_words(folders, kind):
     assert np.isfinite(found.scores_W).all()
 
 
-def test_only_networks_are_exported_and_only_blends_have_members(folders):
+def test_networks_are_exported_to_other_formats_and_only_blends_have_members(folders):
+    formats = {"classifier": ("hf", "onnx"), "embedding": ()}
     for kind, folder in folders.items():
         classifier = load_classifier(folder)
         is_network = kind == "classifier"
         assert (classifier.network is not None) == is_network
-        assert classifier.export_formats == (("hf", "onnx") if is_network else ())
+        assert classifier.export_formats == formats.get(kind, ("numpy",))
         assert bool(classifier.members) == (kind == "blend")
 
 

@@ -133,7 +133,7 @@ def _write_parts(classifier: Classifier, folder: Path) -> None:
     }
     if isinstance(classifier, Blend) and classifier.priors_C is not None:
         facts["priors"] = classifier.priors_C.tolist()
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, Any] = {}
     for name, member in members.items():
         assert isinstance(member, RegressionModel), "all that numpy reads are"
         stored = member.stored()
