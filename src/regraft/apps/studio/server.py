@@ -103,7 +103,7 @@ def build_session(
     columns = ["--text-column", _text_column(data)]
     trainer = Trainer(
         folder,
-        labels_path=file.path,
+        labels_path=path,
         flags=flags,
         column_flags=[] if columns[1] == "text" else columns,
         minutes=TRAINING_MINUTES if minutes is None else minutes,
