@@ -41,3 +41,4 @@ def test_good_and_bad_requests_get_their_answers_until_the_server_stops():
     for line in table.splitlines()[2:]:
         assert "429" not in line
         assert line.endswith("| 0 |")
+        assert line.split("|")[6].strip() == "0"  # accepted and unanswered

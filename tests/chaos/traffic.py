@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import random
+import re
 import signal
 import time
 from collections import Counter
@@ -25,7 +26,10 @@ LEAVES = 0
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of request: its bytes, and the status it should get."""
+    """A kind of request: its bytes, and the status it should get.
+
+    `closes`: the client leaves, or is refused before the application sees the request.
+    """
 
     weight: int
     status: int
@@ -41,7 +45,12 @@ class Traffic:
     num_sent: int = 0
     statuses: "Counter[int]" = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
-    num_broken_off: int = 0
+    # After SIGTERM: connections that the server did not accept, and requests on accepted ones.
+    num_not_accepted: int = 0
+    num_unanswered: int = 0
+    # Answers of the application, and those that its clients may not have read to their end.
+    num_answered: int = 0
+    num_unread: int = 0
     megabytes: list[float] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -99,11 +108,14 @@ class Client:
 
     def __init__(self, port: int) -> None:
         self._port = port
+        # Requests answered on the connection that is open.
+        self.num_answers = 0
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self, kind: Kind, data: bytes) -> tuple[int, bytes] | None:
         """Status and body; None if the server has closed the connection without an answer."""
         if self._streams is None:
+            self.num_answers = 0
             self._streams = await asyncio.open_connection("127.0.0.1", self._port)
         reader, writer = self._streams
         try:
@@ -123,6 +135,7 @@ class Client:
         fields = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:-2])
         names = {name.lower(): value for name, value in fields.items()}
         body = await reader.readexactly(int(names.get("content-length", 0)))
+        self.num_answers += 1
         if names.get("connection") == "close":
             await self.close()
         return int(head.split(b" ", 2)[1]), body
@@ -176,14 +189,18 @@ async def drive(
                     traffic.problems.append(f"{name}: the answer was broken off")
                     return
             if answer is None:
+                traffic.num_unread += kind.status == 413  # we were still sending
                 if is_stopping.is_set():
-                    traffic.num_broken_off += 1
+                    is_late = client.num_answers > 0 and not kind.closes and kind.status != 413
+                    traffic.num_unanswered += is_late
+                    traffic.num_not_accepted += not is_late
                     return
                 if not kind.closes and kind.status != 413:
                     traffic.problems.append(f"{name}: no answer")
                 continue
             status, body = answer
             traffic.statuses[status] += 1
+            traffic.num_answered += not kind.closes
             if status != kind.status and not (status == 429 and kind.status == 200):
                 traffic.problems.append(
                     f"{name}: {status} instead of {kind.status}: {body[:200]!r}"
@@ -214,8 +231,17 @@ def run_traffic(run_dir: Path, *, total: int, seed: int, say: Callable[[str], No
         asyncio.run(drive(traffic, server, expected, total=total, seed=seed))
         traffic.seconds = time.monotonic() - began
         _, said = server.process.communicate(timeout=120)
-        if server.process.returncode != 0 or "all of them answered" not in said:
+        stopped = re.search(r"Stopped after ([\d,]+) requests, all of them answered", said)
+        if server.process.returncode != 0 or stopped is None:
             traffic.problems.append(f"exit code {server.process.returncode}: {said[-2_000:]}")
+        else:
+            lost = int(stopped[1].replace(",", "")) - traffic.num_answered
+            if not 0 <= lost <= traffic.num_unread or traffic.num_unanswered:
+                traffic.problems.append(
+                    f"the server answered {lost} requests more than its clients have read "
+                    f"({traffic.num_unread} at most), and closed {traffic.num_unanswered} "
+                    "connections on which a request came"
+                )
         if "Traceback" in said:
             traffic.problems.append(f"traceback in the log: {said[-2_000:]}")
     first, last = traffic.memory
@@ -228,8 +254,8 @@ def run_traffic(run_dir: Path, *, total: int, seed: int, say: Callable[[str], No
 def traffic_table(found: Sequence[Traffic]) -> str:
     lines = [
         "| classifier | requests | statuses | requests a second | memory, first to last | "
-        "closed unanswered after SIGTERM | problems |",
-        "|---|---|---|---|---|---|---|",
+        "accepted and unanswered | not accepted after SIGTERM | problems |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for traffic in found:
         statuses = ", ".join(
@@ -240,6 +266,6 @@ def traffic_table(found: Sequence[Traffic]) -> str:
         pace = traffic.num_sent / max(traffic.seconds, 1e-9)
         lines.append(
             f"| {traffic.model} | {traffic.num_sent:,} | {statuses} | {pace:.0f} | {memory} | "
-            f"{traffic.num_broken_off} | {len(traffic.problems)} |"
+            f"{traffic.num_unanswered} | {traffic.num_not_accepted} | {len(traffic.problems)} |"
         )
     return "\n".join(lines)

@@ -1,8 +1,9 @@
 """Connections with limits: how many, how long a head may take, how large it may be.
 
-uvicorn limits neither time nor size of a head, and counts connections only when a whole head is
-there; hypercorn's timeouts start again with every byte; granian limits the time of a head, but
-runs its own processes. So uvicorn's protocol is extended here, for `serve` and the studio.
+uvicorn limits neither time nor size of a head, counts connections only when a whole head is there,
+and closes those that wait for a request at once when it stops; hypercorn's timeouts start again
+with every byte; granian limits the time of a head, but runs its own processes. So uvicorn's
+protocol is extended here, for `serve` and the studio.
 """
 
 import asyncio
@@ -31,6 +32,8 @@ from regraft.runtime import counted
 MAX_HEAD_BYTES = 1 << 16
 # Requests that a client may send before the first is answered.
 _MAX_AHEAD = 100
+# So long a server that stops waits for a request that may be on its way.
+_LAST_SECONDS = 1.0
 # The size line of a chunk and its two line ends.
 _CHUNK_BYTES = 16
 
@@ -69,6 +72,8 @@ class Clients:
     """The open connections of each client."""
 
     num_open: "Counter[str]" = field(default_factory=Counter)
+    # Each of them may send one more request.
+    is_stopping: bool = False
 
     def refusal(self, client: str, *, limits: Limits) -> RefusedError | None:
         """Why one more connection of a client is not accepted, if so."""
@@ -188,8 +193,18 @@ class LimitedProtocol(HttpToolsProtocol):
             self._refuse(_large_head())
             raise ValueError("the head is too large")  # so that the parser stops
         super().on_headers_complete()
+        if self._clients.is_stopping:
+            self.cycle.keep_alive = False
         if len(self.pipeline) > _MAX_AHEAD:
             raise ValueError("too many requests at once")
+
+    def shutdown(self) -> None:
+        """Answer what is in progress or on its way, say that it is the last, and close."""
+        self._clients.is_stopping = True
+        if self.cycle is None or self.cycle.response_complete:
+            self.loop.call_later(_LAST_SECONDS, self._close_if_idle)
+        else:
+            self.cycle.keep_alive = False
 
     def on_chunk_header(self) -> None:
         """The size of a chunk has come."""
@@ -228,6 +243,11 @@ class LimitedProtocol(HttpToolsProtocol):
     def _await_reader(self) -> None:
         if self._write_timer is None:
             self._write_timer = self.loop.call_later(self._limits.seconds, self._reader_is_late)
+
+    def _close_if_idle(self) -> None:
+        is_idle = self.cycle is None or self.cycle.response_complete
+        if is_idle and not self.transport.is_closing():
+            self._close()
 
     def _head_is_late(self) -> None:
         self._head_timer = None
