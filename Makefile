@@ -11,7 +11,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check bench study reproduce soak fuzz docs course format golden clean base-en base-fr
+.PHONY: help install demo test audit check bench study reproduce soak fuzz docs course format golden clean base-en base-fr
 
 help: ## List the targets
 	@echo "regraft: pre-train on your own text, graft a classifier, prove what it was worth."
@@ -65,12 +65,16 @@ soak: $(DEV) ## Kills, requests and changed run folders in numbers: hours; KILLS
 fuzz: $(DEV) ## Random files, folders and requests for every reader: minutes; EXAMPLES=100000: longer
 	REGRAFT_FUZZ_EXAMPLES=$(or $(EXAMPLES),3000) $(TEST_ENV) $(BIN)/pytest -q -n $(JOBS) tests/chaos/test_fuzz.py
 
+audit: $(DEV) ## Packages with licences, known vulnerabilities, a bill of materials
+	$(BIN)/python .ci/audit.py
+
 check: $(DEV) ## What CI runs: format, lint, types, imports, spelling, docs, then tests
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/codespell
+	-@$(BIN)/python .ci/audit.py | tail -n 1
 	$(BIN)/python docs/generate.py --check
 	$(SITE)
 	@$(MAKE) --no-print-directory test

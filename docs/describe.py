@@ -35,6 +35,17 @@ READ = """\
 | any of these with `.gz` | the same, compressed |
 | `-` | standard input, as plain text |
 """
+LIMITS = """\
+## Limits of what is read
+
+No file makes a command take memory without bound: what is larger is refused first. The environment
+variable `REGRAFT_LIMITS`, for example `record_bytes=64000000 columns=20000`, changes limits for all
+commands and in Python.
+
+Text for `pretrain`, `fit --text` and `tokenize`, and tables for `predict`, are streamed. Labelled
+files of `fit`, `finetune`, `compare` and `evaluate`, and all files of `data check`, are held in
+memory: these commands say first how much that takes, if it is more than 100 MB.
+"""
 WRITTEN = """\
 | file | content |
 |---|---|
@@ -107,6 +118,12 @@ def _place(name: str) -> tuple[int, str]:
 def files_page() -> str:
     """Input files, the run folder, and the JSON files field by field."""
     lines = ["# File formats", "", NOTE, "", "## Input files", "", READ]
+    limits = importlib.import_module("regraft.runtime.limits")
+    rows = [
+        f"| `{part.name}` | {part.default:,} | {part.metadata['help']} |"
+        for part in dataclasses.fields(limits.ReadLimits)
+    ]
+    lines += [LIMITS, "| name | default | what |", "|---|---|---|", *rows, ""]
     lines += [
         "## The run folder",
         "",

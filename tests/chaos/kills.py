@@ -23,7 +23,7 @@ from chaos.folders import broken_files, content, different, litter
 from chaos.scenarios import Scenario, Words, output_of, remove
 
 # Kills in one folder before the command may run to its end.
-_MOST_KILLS = 4
+MOST_KILLS = 4
 _SECONDS_TO_NOTICE = 3.0
 
 
@@ -121,7 +121,7 @@ class KillLoop:
             shutil.rmtree(out.parent, ignore_errors=True)
             shutil.rmtree(self._cache, ignore_errors=True)
             out.parent.mkdir(parents=True)
-            for _ in range(min(_MOST_KILLS, num_kills - self.tally.kills)):
+            for _ in range(min(MOST_KILLS, num_kills - self.tally.kills)):
                 if not self._killed(out):
                     break
             self._finish(out)

@@ -16,13 +16,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from chaos.kills import KillLoop, Tally, shares
+from chaos.kills import MOST_KILLS, KillLoop, Tally, shares
 from chaos.labels import LabelLoop
 from chaos.mutation import Outcomes, mutate, mutation_table
 from chaos.scenarios import make_inputs, scenarios
 from chaos.traffic import run_traffic, traffic_table
-
-_NUM_ROUNDS = 10
 
 
 def say(line: str) -> None:
@@ -32,13 +30,15 @@ def say(line: str) -> None:
 def kill_all(
     inputs: Path, folder: Path, *, num_kills: int, minutes: float, only: Sequence[str], seed: int
 ) -> list[Tally]:
-    """Every scenario, in rounds; those that find something stop, the others go on."""
+    """Every scenario in turn, one folder each; those that find something stop, the others go on.
+
+    The minutes begin when all have run without a kill.
+    """
     import torch
 
     # The first optimiser of a process imports a compiler: seconds, paid here for all children.
     torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
     gc.freeze()  # what children do not touch stays shared with them
-    until = time.monotonic() + 60 * minutes
     source = random.Random(seed)
     loops: list[KillLoop | LabelLoop] = []
     for scenario in scenarios(inputs):
@@ -49,12 +49,19 @@ def kill_all(
         loops.append(LabelLoop(inputs / "text.txt", folder / "studio", source=source))
     goals = shares([loop.tally for loop in loops], num_kills)
     say(f"{sum(goals)} kills, at most {minutes:g} minutes")
-    for number in range(1, _NUM_ROUNDS + 1):
-        for loop, goal in zip(loops, goals, strict=True):
-            loop.run(math.ceil(goal * number / _NUM_ROUNDS), until=until)
+    until = time.monotonic() + 60 * minutes
+    waiting = list(zip(loops, goals, strict=True))
+    while waiting and time.monotonic() < until:
+        for loop, goal in waiting:
+            loop.run(min(loop.tally.kills + MOST_KILLS, goal), until=until)
             for problem in loop.tally.problems:
                 say(f"{loop.tally.name}: {problem}")
-        say(f"round {number} of {_NUM_ROUNDS}: {sum(loop.tally.kills for loop in loops)} kills")
+        waiting = [
+            (loop, goal)
+            for loop, goal in waiting
+            if loop.tally.kills < goal and not loop.tally.problems
+        ]
+        say(f"{sum(loop.tally.kills for loop in loops)} kills")
     return [loop.tally for loop in loops]
 
 
@@ -87,7 +94,7 @@ def mutate_all(folder: Path, *, every: int) -> list[Outcomes]:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=math.inf, help="time limit of the kills")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="of killing, at most")
     parser.add_argument("--only", default="", help="commands to kill, separated by commas")
     parser.add_argument("--requests", type=int, default=0, help="to each of two classifiers")
     parser.add_argument("--mutate", type=int, metavar="N", help="change one JSON value in N")

@@ -107,7 +107,7 @@ UNREADABLE: dict[str, tuple[str, bytes, str]] = {
     "a number too long for Python": (
         "a.jsonl",
         b'{"text": "fine", "label": ' + b"1" * 5000 + b"}\n",
-        "{file} row 1 is not a JSON object: a number has too many digits. "
+        "{file} row 1 is not a JSON object: a number has 5,000 digits. "
         'Each line holds one, such as {{"text": "...", "label": "..."}}. Fix or remove the line.',
     ),
     "first line longer than the csv module likes": (
@@ -153,8 +153,8 @@ WRONG_LABELS: dict[str, tuple[str, str, str]] = {
     "not a number": (
         "a.jsonl",
         '{"text": "fine", "label": 1.5}\n{"text": "bad", "label": NaN}\n',
-        "The label of {file} row 2 is nan. A label is a name or a whole number. "
-        "Pass --label-column with another column.",
+        "{file} row 2 is not a JSON object: NaN is not JSON. Each line holds one, such as "
+        '{{"text": "...", "label": "..."}}. Fix or remove the line.',
     ),
     "half a character": (
         "a.jsonl",

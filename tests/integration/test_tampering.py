@@ -52,6 +52,10 @@ def test_kind_that_is_no_text_is_refused(blend, tmp_path, name):
         ({"temperature": 0}, "holds no weights of a blend"),
         ({"temperature": -1.0}, "holds no weights of a blend"),
         ({"temperature": 1e999}, "is not JSON"),
+        ({"temperature": 1e9}, "holds no weights of a blend"),
+        ({"priors": "../../etc"}, "holds no weights of a blend"),
+        ({"priors": [0.5]}, "holds no weights of a blend"),
+        ({"priors": [1.0, 0]}, "holds no weights of a blend"),
         ({"weights": {"linear": 10.0}}, "holds no weights of a blend"),
         ({"weights": {"../../linear": 1.0}}, "holds no weights of a blend"),
         ({"weights": {"nowhere": 1.0}}, "nowhere is missing"),
@@ -62,6 +66,15 @@ def test_weights_and_temperature_that_cannot_be_are_refused(blend, tmp_path, res
     facts = json.loads((folder / "run.json").read_text())
     change_facts(folder / "run.json", result={**facts["result"], **result})
     with pytest.raises(RunFolderError, match=problem):
+        load_classifier(folder)
+
+
+@pytest.mark.parametrize("max_length", [-1, 0, 1e308, 10**12])
+def test_length_of_windows_that_cannot_be_is_refused(blend, tmp_path, max_length):
+    folder = shutil.copytree(blend, tmp_path / "run")
+    change_facts(folder / "members" / "features" / "member.json", max_length=max_length)
+    accept_files(folder)
+    with pytest.raises(RunFolderError, match="max_length is"):
         load_classifier(folder)
 
 

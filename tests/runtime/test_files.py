@@ -309,38 +309,3 @@ def test_temporary_folder_is_gone_at_the_end(tmp_path):
         (folder / "a").write_text("x")
         assert folder.parent == tmp_path / "deep"
     assert os.listdir(tmp_path / "deep") == []
-
-
-# Every call that changes the disk while a file is written, and what may go wrong with it.
-_CALLS = ("open", "fsync", "replace", "fchmod")
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EACCES, errno.EDQUOT])
-@pytest.mark.parametrize("call", _CALLS)
-def test_fault_of_the_disk_leaves_the_old_file_or_the_new_one(call, number, tmp_path, monkeypatch):
-    path = tmp_path / "a"
-    write_text(path, "old")
-    real = getattr(os, call)
-    num_calls = 0
-    for failing in range(1, 5):
-        calls = 0
-
-        def faulty(*arguments: object, failing: int = failing, **options: object) -> object:
-            nonlocal calls
-            calls += 1
-            if calls == failing:
-                raise OSError(number, os.strerror(number))
-            return real(*arguments, **options)
-
-        monkeypatch.setattr(os, call, faulty)
-        try:
-            write_text(path, f"new {failing}")
-        except DiskError as error:
-            assert str(path) in error.problem  # noqa: PT017 # an error is one of two outcomes
-            num_calls += 1
-        else:
-            assert path.read_text() == f"new {failing}"
-        monkeypatch.undo()
-        assert path.read_text() in ("old", *(f"new {n}" for n in range(1, 5)))
-        assert os.listdir(tmp_path) == ["a"]
-    assert num_calls

@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regraft.runtime.json_reader import MAX_JSON_DEPTH, parse_json, read_json
+from regraft.runtime.json_reader import parse_json, read_json
+from regraft.runtime.limits import ReadLimits
+
+MAX_JSON_DEPTH = ReadLimits().json_depth
 
 REFUSED = {
     "NaN": ("[NaN]", "NaN is not JSON"),
@@ -53,7 +56,7 @@ def test_depth_up_to_the_limit_is_read():
 def test_endless_file_is_refused(monkeypatch):
     from pathlib import Path
 
-    monkeypatch.setattr("regraft.runtime.json_reader.MAX_JSON_BYTES", 10_000)
+    monkeypatch.setenv("REGRAFT_LIMITS", "whole_bytes=10000")
     with pytest.raises(ValueError, match="more than 10,000 bytes"):
         read_json(Path("/dev/zero"))
 

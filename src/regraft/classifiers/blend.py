@@ -38,6 +38,8 @@ from regraft.training import (
 
 # Weights are stored with all digits; their sum is not exactly 1.
 _WEIGHT_TOLERANCE = 1e-6
+# Calibration never comes near it.
+_MOST_TEMPERATURE = 1000.0
 
 
 @register_classifier("blend")
@@ -228,9 +230,12 @@ def _checked_weights(run_dir: Path, info: RunInfo) -> dict[str, float]:
     """The weight of each member in run.json; RunFolderError if they are not weights."""
     try:
         weights = {str(name): float(weight) for name, weight in info.result["weights"].items()}
-        temperature = float(info.result["temperature"])
+        temperature, priors = float(info.result["temperature"]), info.result["priors"]
         is_right = (
-            0 < temperature < math.inf
+            1 / _MOST_TEMPERATURE <= temperature <= _MOST_TEMPERATURE
+            and isinstance(priors, list)
+            and len(priors) in (0, len(info.labels))
+            and all(0 < prior < math.inf for prior in priors)
             and all(0 <= weight <= 1 for weight in weights.values())
             and abs(sum(weights.values()) - 1) < _WEIGHT_TOLERANCE
             and all(name.isidentifier() for name in weights)  # a name is a folder here
@@ -240,7 +245,7 @@ def _checked_weights(run_dir: Path, info: RunInfo) -> dict[str, float]:
     if not is_right:
         raise RunFolderError(
             f"{run_dir / 'run.json'} holds no weights of a blend.",
-            "Weights are 0 or more and add up to 1, and the temperature is above 0.",
+            "Weights are 0 or more and add up to 1; the temperature is between 0.001 and 1,000.",
             remedy="Restore the folder from a copy, or fit again.",
         )
     return weights

@@ -450,7 +450,7 @@ def load_splits(
     train: str | Path, *, valid: str | Path | None, settings: Settings, progress: Progress
 ) -> tuple[list[Example], list[Example]]:
     """Train and valid examples, checked against each other; without valid, some are held out."""
-    train_examples = load_examples(train, data=settings.data)
+    train_examples = load_examples(train, data=settings.data, progress=progress)
     check_trainable(train_examples)
     if valid is None:
         train_examples, valid_examples = split_examples(
@@ -466,7 +466,7 @@ def load_splits(
             f"No valid file: {len(valid_examples)} of the training examples were held out."
         )
     else:
-        valid_examples = load_examples(valid, data=settings.data)
+        valid_examples = load_examples(valid, data=settings.data, progress=progress)
     check_labels_known(valid_examples, labels_of(train_examples))
     separator = settings.data.label_separator
     if separator is not None and all(len(example.names) < 2 for example in train_examples):

@@ -3,6 +3,7 @@
 What the recipe consists of, and what each part is worth: docs/concepts/recipe.md.
 """
 
+import functools
 import itertools
 import shutil
 from collections import Counter
@@ -186,8 +187,9 @@ def _fit_files(
             "--text is standard input, and the recipe reads its text more than once.",
             remedy="Save it to a file and pass that.",
         )
-    examples = load_examples(train, data=settings.data)
-    watched = [] if valid is None else load_examples(valid, data=settings.data)
+    load = functools.partial(load_examples, data=settings.data, progress=progress)
+    examples = load(train)
+    watched = [] if valid is None else load(valid)
     encoder = None if base is None else load_base(Path(base))
     if fingerprints is not None:
         now = _fingerprints(examples, watched, texts=[*texts, train], encoder=encoder)

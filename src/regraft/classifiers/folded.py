@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # Of a longer text only the first windows are read; the rest costs time and adds little.
 MOST_WINDOWS = 8
+# Of a window, in tokens: more is a damaged file.
+_MOST_LENGTH = 10**9
 
 
 @dataclass(frozen=True)
@@ -230,6 +232,8 @@ def row_index(
 ) -> RowIndex:
     """Rows for these tokens and pairs; ValueError if the tokenizer does not know them."""
     vocab_size = tokenizer.vocab_size
+    if not tokenizer.num_framing < max_length <= _MOST_LENGTH:
+        raise ValueError(f"max_length is {max_length}")
     if len(token_ids) and not 0 <= token_ids.min() <= token_ids.max() < vocab_size:
         raise ValueError(f"token_ids are not of a vocabulary of {vocab_size}")
     if (np.diff(pair_keys, prepend=-1) <= 0).any():

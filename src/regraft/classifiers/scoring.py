@@ -230,7 +230,8 @@ def evaluate(
     classifier = load_classifier(run_dir)
     data = data or classifier.data
     check_task(data, supported=classifier.supported_tasks, by=str(run_dir))
-    return score_classifier(classifier, load_examples(path, data=data), progress=progress)
+    examples = load_examples(path, data=data, progress=progress)
+    return score_classifier(classifier, examples, progress=progress)
 
 
 def score_classifier(

@@ -37,8 +37,9 @@ from .hardware import (
 )
 from .interruption import Interruption, interruptible
 from .jobs import cluster_size, end_with_parent, results
-from .json_reader import MAX_JSON_BYTES, parse_json, read_json
+from .json_reader import parse_json, read_json
 from .launch import is_first_process, launch_id, num_processes, num_restarts
+from .limits import ReadLimits, raising, read_limits
 from .manifest import (
     check_checksum,
     check_files,
@@ -56,12 +57,12 @@ from .wording import counted, duration, in_percent, in_points
 __all__ = [
     "FORMAT_VERSION",
     "GUESSED_FLOPS",
-    "MAX_JSON_BYTES",
     "SILENT",
     "Forecast",
     "Forecasting",
     "Interruption",
     "Progress",
+    "ReadLimits",
     "autocast",
     "check_checksum",
     "check_files",
@@ -100,8 +101,10 @@ __all__ = [
     "optional",
     "output_path",
     "parse_json",
+    "raising",
     "read_blocks",
     "read_json",
+    "read_limits",
     "results",
     "scratch_folder",
     "seed_generator",

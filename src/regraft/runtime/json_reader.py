@@ -9,40 +9,41 @@ import math
 from pathlib import Path
 from typing import Any
 
-MAX_JSON_BYTES = 1 << 28
-MAX_JSON_DEPTH = 64
-# Of integers; 64 bits have 20.
-MAX_JSON_DIGITS = 40
+from regraft.runtime.limits import read_limits
+
+# Digits of 64 bits: a number that is no longer needs no look at the limits.
+_USUAL_DIGITS = 20
 _NESTED = {dict, list}
 
 
 def read_json(path: Path) -> Any:
     """The value in a file; OSError or ValueError if it cannot be read."""
     with path.open("rb") as file:
-        return parse_json(file.read(MAX_JSON_BYTES + 1))
+        return parse_json(file.read(read_limits().whole_bytes + 1))
 
 
 def parse_json(text: str | bytes) -> Any:
     """The value of a JSON text; ValueError says what is wrong with it."""
-    if len(text) > MAX_JSON_BYTES:
-        raise ValueError(f"it has more than {MAX_JSON_BYTES:,} bytes")
+    limits = read_limits()
+    if len(text) > limits.whole_bytes:
+        raise ValueError(f"it has more than {limits.whole_bytes:,} bytes")
     if isinstance(text, bytes):
         text = text.decode("utf-8")
     try:
         value = _DECODER.decode(text)
     except RecursionError:
-        value, depth = None, MAX_JSON_DEPTH + 1
+        value, depth = None, limits.json_depth + 1
     else:
-        depth = _depth(value)
-    if depth > MAX_JSON_DEPTH:
-        raise ValueError(f"it is nested deeper than {MAX_JSON_DEPTH} levels")
+        depth = _depth(value, most=limits.json_depth)
+    if depth > limits.json_depth:
+        raise ValueError(f"it is nested deeper than {limits.json_depth} levels")
     return value
 
 
-def _depth(value: Any) -> int:
-    """How many lists and objects contain each other, without recursion."""
+def _depth(value: Any, *, most: int) -> int:
+    """How many lists and objects contain each other, without recursion; stops above `most`."""
     depth, level = 0, [value] if type(value) in _NESTED else []
-    while level and depth <= MAX_JSON_DEPTH:
+    while level and depth <= most:
         depth += 1
         parts = [part.values() if type(part) is dict else part for part in level]
         # Most parts are long and flat, such as a vocabulary: their types are few, and found fast.
@@ -52,7 +53,7 @@ def _depth(value: Any) -> int:
 
 
 def _integer(digits: str) -> int:
-    if len(digits) > MAX_JSON_DIGITS:
+    if len(digits) > _USUAL_DIGITS and len(digits) > read_limits().json_digits:
         raise ValueError(f"a number has {len(digits):,} digits")
     return int(digits)
 

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from regraft.data.text import lines
-from regraft.data.text.lines import MAX_LINE_BYTES, read_lines
+from regraft.data.text.lines import read_lines
 from regraft.errors import DataError
+from regraft.runtime.limits import ReadLimits
+
+MAX_LINE_BYTES = ReadLimits().record_bytes
 
 
 def peak_of_refusal(path: Path, match: str, *, encoding: str = "utf-8") -> int:
@@ -52,7 +54,7 @@ def test_gzip_bomb_of_many_lines_is_refused(tmp_path):
 
 
 def test_file_too_large_to_decode_whole_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(lines, "MAX_WHOLE_BYTES", 1_000)
+    monkeypatch.setenv("REGRAFT_LIMITS", "whole_bytes=1000")
     path = tmp_path / "a.txt"
     path.write_text("x\n" * 1_000, encoding="utf-16")
-    peak_of_refusal(path, "more than 1,000 bytes in utf-16", encoding="utf-16")
+    peak_of_refusal(path, "more than 1,000 bytes", encoding="utf-16")

@@ -7,11 +7,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from regraft.data.text.duplicates import duplicate_key
-from regraft.data.text.lines import check_present, read_lines
+from regraft.data.text.lines import Measured, check_present, read_lines
 from regraft.data.text.records import Example
 from regraft.data.text.writers import csv_text
 from regraft.errors import ConfigError, DataError
-from regraft.runtime import write_text
+from regraft.runtime import read_limits, write_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,11 @@ def write_label_issues(path: Path, issues: Iterable[LabelIssue]) -> None:
 def read_label_issues(path: str | Path) -> list[LabelIssue]:
     """Read what `write_label_issues` wrote, edited or not; other columns are ignored."""
     check_present(Path(path))
-    csv.field_size_limit(2**31 - 1)
-    records = csv.DictReader(read_lines(Path(path), encoding="utf-8"))
+    csv.field_size_limit(read_limits().record_bytes)
+    lines = Measured(
+        read_lines(Path(path), encoding="utf-8"), source=str(path), limit="whole_bytes"
+    )
+    records = csv.DictReader(lines)
     missing = [name for name in _COLUMNS if name not in (records.fieldnames or ())]
     if missing:
         raise DataError(

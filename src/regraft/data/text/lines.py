@@ -10,18 +10,15 @@ import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 from regraft.errors import DataError
+from regraft.runtime import raising, read_limits
 
+Limit = Literal["record_bytes", "whole_bytes"]
 STANDARD_INPUT = Path("-")
-# Of one line: more than any text that a model here reads, and little memory.
-MAX_LINE_BYTES = 16 << 20
-# Of a file that cannot be split before it is decoded (UTF-16).
-MAX_WHOLE_BYTES = 1 << 28
-# Text becomes 3 to 10 times larger when it is decompressed, a gzip bomb up to 1,000 times.
-_MAX_RATIO = 200
-_BOMB_BYTES = 64 << 20
+# From here on it is looked at how much larger gzip becomes: text 3 to 10 times, a bomb up to 1,000.
+_BOMB_BYTES = 16 << 20
 
 
 def source_name(path: Path) -> str:
@@ -68,21 +65,17 @@ def _read_error(path: Path, error: OSError) -> DataError:
 
 def read_lines(path: Path, *, encoding: str) -> Iterator[str]:
     """Lines split at newlines only, as an editor counts them, without a byte order mark."""
-    source = source_name(path)
+    source, most = source_name(path), read_limits().record_bytes
     if not _keeps_newline_byte(encoding):
-        with opened(path) as file:
-            content = file.read(MAX_WHOLE_BYTES + 1)
-            if len(content) > MAX_WHOLE_BYTES:
-                raise _too_long(source, f"has more than {MAX_WHOLE_BYTES:,} bytes in {encoding}")
-            yield from _decoded_whole(content, source=source, encoding=encoding)
+        yield from _decoded_whole(read_whole(path), source=source, encoding=encoding)
         return
     codec = "utf-8" if codecs.lookup(encoding).name == "utf-8-sig" else encoding
     offset = 0
     with opened(path) as file:
-        lines = iter(lambda: file.readline(MAX_LINE_BYTES + 1), b"")
+        lines = iter(lambda: file.readline(most + 1), b"")
         for row, line in enumerate(lines, start=1):
-            if len(line) > MAX_LINE_BYTES:
-                raise _too_long(source, f"row {row} has more than {MAX_LINE_BYTES:,} bytes")
+            if len(line) > most:
+                raise too_long(f"{source} row {row}", most, limit="record_bytes")
             if offset > _BOMB_BYTES:
                 _refuse_bomb(path, num_bytes=offset)
             try:
@@ -97,21 +90,62 @@ def read_lines(path: Path, *, encoding: str) -> Iterator[str]:
             yield text.removeprefix("\ufeff") if row == 1 else text
 
 
-def _too_long(source: str, what: str) -> DataError:
+def read_whole(path: Path) -> bytes:
+    """The content of a file that cannot be streamed, decompressed, if it is within the limit."""
+    most = read_limits().whole_bytes
+    with opened(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise too_long(source_name(path), most, limit="whole_bytes")
+    return content
+
+
+class Measured:
+    """Lines that belong to one record until `begin`; DataError when there are too many of them."""
+
+    def __init__(self, lines: Iterable[str], *, source: str, limit: Limit = "record_bytes") -> None:
+        self._lines = iter(lines)
+        self._source = source
+        self._limit = limit
+        self._most = getattr(read_limits(), limit)
+        self._row = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """The next line is the first of a record."""
+        self._num_characters, self._first_row = 0, self._row + 1
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._lines)
+        self._row += 1
+        self._num_characters += len(line)
+        if self._num_characters > self._most:
+            place = f"{self._source} row {self._first_row} (to row {self._row})"
+            raise too_long(place, self._most, limit=self._limit)
+        return line
+
+
+def too_long(place: str, most: int, *, limit: Limit) -> DataError:
+    """The error for what is larger than a limit."""
     return DataError(
-        f"{source} {what}.",
+        f"{place} has more than {most:,} bytes.",
         "A text file has a line for each document, record or sentence.",
-        remedy="Check that it is a text file; split long documents into lines, or convert it to "
-        "UTF-8.",
+        remedy="Check that it is a text file and that no quote is left open; split long documents, "
+        f"convert it to UTF-8, or {raising(limit)}.",
     )
 
 
 def _refuse_bomb(path: Path, *, num_bytes: int) -> None:
-    if path.suffix == ".gz" and num_bytes > _MAX_RATIO * path.stat().st_size:
+    most = read_limits().expansion
+    if path.suffix == ".gz" and num_bytes > most * path.stat().st_size:
         raise DataError(
-            f"{path} becomes more than {_MAX_RATIO} times larger when it is decompressed.",
+            f"{path} becomes more than {most} times larger when it is decompressed.",
             "Text becomes 3 to 10 times larger.",
-            remedy="Check where it comes from; if it is right, decompress it first.",
+            remedy="Check where it comes from; if it is right, decompress it first, or "
+            f"{raising('expansion')}.",
         )
 
 

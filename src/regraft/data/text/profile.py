@@ -13,7 +13,14 @@ from regraft.config import DataSettings
 from regraft.data.text.duplicates import Leak, duplicate_key, find_leaks
 from regraft.data.text.label_issues import label_warnings
 from regraft.data.text.lines import check_present, source_name
-from regraft.data.text.readers import Row, all_empty_error, example_of, label_names, read_rows
+from regraft.data.text.readers import (
+    Row,
+    all_empty_error,
+    example_of,
+    label_names,
+    read_rows,
+    say_memory,
+)
 from regraft.data.text.records import Document, Example, check_class_labels
 from regraft.runtime import SILENT, Progress
 
@@ -112,6 +119,7 @@ def profile(
     for path in paths:
         check_present(Path(path))
     ordered = ordered_by_role([Path(path) for path in paths])
+    say_memory([path for path, _ in ordered], progress=progress)
     splits: dict[str, list[Document | Example]] = {}
     files, warnings = [], []
     for path, role in ordered:

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from regraft.data.text.lines import opened
-from regraft.data.text.tables import Columns, Values, unique_names
+from regraft.data.text.lines import opened, read_whole
+from regraft.data.text.tables import Columns, Values, check_width, unique_names
 from regraft.errors import DataError
-from regraft.runtime import optional
+from regraft.runtime import optional, raising, read_limits
 
 # A sheet has at most 1,048,576 rows: a file that unpacks to more than this is not a table of texts.
 MOST_BYTES = 2**32
@@ -31,6 +31,7 @@ def read_sheet_records(
             if header is None:
                 if _width(record):
                     header = [_name(cell) for cell in record[: _width(record)]]
+                    check_width(len(header), place=source)
                     columns.check(header, place=source)
                     wanted = columns.present(header)
                     names = unique_names(header)
@@ -115,17 +116,20 @@ def _workbook(path: Path, *, values: bool) -> Iterator[Any]:
 def _unzipped(path: Path) -> Iterator[Any]:
     """The file, checked to be a zip archive of a size that can be read."""
     with opened(path) as given:
-        file = io.BytesIO(given.read()) if path.suffix == ".gz" else given
+        file = io.BytesIO(read_whole(path)) if path.suffix == ".gz" else given
         try:
             with zipfile.ZipFile(file) as archive:
-                num_bytes = sum(part.file_size for part in archive.infolist())
+                sizes = {part.filename: part.file_size for part in archive.infolist()}
         except zipfile.BadZipFile as error:
             raise _broken(path, error) from error
-        if num_bytes > MOST_BYTES:
+        num_bytes, most = sum(sizes.values()), read_limits().whole_bytes
+        # The texts of all cells are in memory; the sheets are streamed.
+        if num_bytes > MOST_BYTES or sizes.get("xl/sharedStrings.xml", 0) > most:
             raise DataError(
                 f"{path} unpacks to {num_bytes / 1e9:,.1f} GB.",
-                f"An xlsx file may have {MOST_BYTES / 1e9:,.1f} GB.",
-                remedy="Convert it to csv.",
+                f"An xlsx file may have {MOST_BYTES / 1e9:,.1f} GB, and {most / 1e9:,.1f} GB of "
+                "different texts.",
+                remedy=f"Convert it to csv, or {raising('whole_bytes')}.",
             )
         file.seek(0)
         yield file

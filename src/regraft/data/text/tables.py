@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from regraft.data.text.lines import opened, peeked
+from regraft.data.text.lines import Measured, peeked, read_whole
 from regraft.errors import DataError
-from regraft.runtime import optional
+from regraft.runtime import optional, raising, read_limits
 
-# The csv module refuses fields above 128 KiB by default; documents can be longer.
-_LONGEST_FIELD = 2**31 - 1
 # Records of a parquet file that are in memory at once.
 _BATCH_ROWS = 4096
 
@@ -71,6 +69,17 @@ class Columns:
         )
 
 
+def check_width(num_columns: int, *, place: str) -> None:
+    """Raise DataError for more columns than a table of texts has."""
+    most = read_limits().columns
+    if num_columns > most:
+        raise DataError(
+            f"{place} has {num_columns:,} columns.",
+            f"A table may have {most:,}.",
+            remedy=f"Check that it is a table of texts, or {raising('columns')}.",
+        )
+
+
 def unique_names(names: Iterable[str]) -> list[str]:
     """The names of columns; the second of one name gets a number, such as `note_2`."""
     unique: dict[str, None] = {}
@@ -92,11 +101,11 @@ def read_csv_records(
     header_line, lines = peeked(lines)
     if not header_line:
         return
-    csv.field_size_limit(_LONGEST_FIELD)
     delimiter = _likely_delimiter(header_line, delimiters, wanted=columns.text)
     records = _split_records(lines, source=source, delimiter=delimiter)
     header = next(fields for fields, _, _ in records if fields)
     names = [name.strip() for name in header]
+    check_width(len(names), place=source)
     columns.check(names, place=source)
     places = [None if name is None else names.index(name) for name in columns.present(names)]
     all_names = unique_names(names)
@@ -156,9 +165,13 @@ def _split_records(
     lines: Iterable[str], *, source: str, delimiter: str
 ) -> Iterator[tuple[list[str], int, int]]:
     """(fields, first line, last line) of each record; a blank line has no fields."""
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    measured = Measured(lines, source=source)
+    # The module refuses fields above 128 KiB by default; documents can be longer.
+    csv.field_size_limit(read_limits().record_bytes)
+    reader = csv.reader(measured, delimiter=delimiter, strict=True)
     while True:
         row = reader.line_num + 1
+        measured.begin()
         try:
             fields = next(reader, None)
         except csv.Error as error:
@@ -193,6 +206,7 @@ def read_parquet_records(
     """Each record as Python values, read batch by batch, with its cells if the table is whole."""
     with opened_parquet(path) as file:
         names = file.schema_arrow.names
+        check_width(len(names), place=str(path))
         columns.check(names, place=str(path))
         wanted = columns.present(names)
         wanted_names = dict.fromkeys(name for name in wanted if name is not None)
@@ -215,8 +229,7 @@ def opened_parquet(path: Path) -> Any:
     try:
         if path.suffix != ".gz":
             return pyarrow.parquet.ParquetFile(path)
-        with opened(path) as file:
-            return pyarrow.parquet.ParquetFile(pyarrow.BufferReader(file.read()))
+        return pyarrow.parquet.ParquetFile(pyarrow.BufferReader(read_whole(path)))
     except (pyarrow.ArrowInvalid, OSError) as error:
         raise DataError(
             f"{path} is not a parquet file: {str(error).splitlines()[0]}",

@@ -21,11 +21,11 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from regraft.data.tokens.lab import LAB_DICT_NAME, LAB_SPECIAL_TOKENS, SPACE, load_lab_tokenizer
 from regraft.errors import DataError, RunFolderError
 from regraft.runtime import (
-    MAX_JSON_BYTES,
     check_listed,
     fingerprint,
     parse_json,
     read_json,
+    read_limits,
     write_json,
     write_text,
 )
@@ -474,7 +474,7 @@ def _load_lab(dict_path: Path) -> Tokenizer:
 
 def _load_json(path: Path) -> Tokenizer:
     with path.open("rb") as file:  # not more than parse_json takes: it may be endless
-        content = file.read(MAX_JSON_BYTES + 1)
+        content = file.read(read_limits().whole_bytes + 1)
     special_tokens: Mapping[str, Any] = {}
     roles_path = path.with_name(ROLES_NAME)
     if roles_path.is_file():
