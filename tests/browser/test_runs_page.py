@@ -13,6 +13,8 @@ from random_runs import tiny_tokenizer, write_run
 from studios import running
 from tampering import change_facts
 
+from regraft.errors import RunFolderError
+from regraft.runtime import hold_lock
 from regraft.training.run_folder import RunFolder
 
 PAUSE = 1_600  # a little more than the page takes between two looks
@@ -103,15 +105,16 @@ def test_curves_stand_above_the_list_and_stay_in_sight(page, studio):
 
 def test_a_click_that_takes_its_time_is_not_lost_while_a_run_trains(page, folder, studio):
     change_info(folder / "other", status="training")
-    opened(page, studio, "runs")
-    page.wait_for_selector("#runs-rows .status.training")
-    place = box(page, "base").bounding_box()
-    page.mouse.move(place["x"] + 5, place["y"] + 5)
-    page.mouse.down()
-    for step in (3, 4):
-        RunFolder(folder / "other").log({"step": step, "loss": 1.5})
-        page.wait_for_timeout(PAUSE)
-    page.mouse.up()
+    with RunFolder(folder / "other").locked():
+        opened(page, studio, "runs")
+        page.wait_for_selector("#runs-rows .status.training")
+        place = box(page, "base").bounding_box()
+        page.mouse.move(place["x"] + 5, place["y"] + 5)
+        page.mouse.down()
+        for step in (3, 4):
+            RunFolder(folder / "other").log({"step": step, "loss": 1.5})
+            page.wait_for_timeout(PAUSE)
+        page.mouse.up()
     assert box(page, "base").is_checked()
     assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Compare base"
 
@@ -128,8 +131,9 @@ def test_a_damaged_run_is_not_ticked_and_cannot_be(page, folder, studio):
 def test_a_comparison_that_runs_is_listed_as_training(page, folder, studio):
     (folder / "compared" / "arms").mkdir(parents=True)
     (folder / "compared" / "arms" / "setup.json").write_text("{}", encoding="utf-8")
-    opened(page, studio, "runs")
-    page.wait_for_selector("#runs-rows .status.training")
+    with hold_lock(folder / "compared" / "arms" / "lock", busy=RunFolderError("In use.")):
+        opened(page, studio, "runs")
+        page.wait_for_selector("#runs-rows .status.training")
     row = page.locator("#runs-rows tr", has_text="compared")
     assert "0 trainings finished so far." in row.inner_text()
 

@@ -314,13 +314,14 @@ def test_a_live_run_appears_and_its_curve_moves(page, tmp_path):
         folder = RunFolder(tmp_path / "live")
         change_facts(tmp_path / "live" / "run.json", status="training")
         folder.log({"step": 10, "loss": 7.25})
-        page.wait_for_selector("#runs-rows .status.training")
-        wait_told(page, "curve-status", "live: step 10, loss 7.25")
-        for step in (20, 30):
-            folder.log({"step": step, "loss": 100 / step})
-        wait_told(page, "curve-status", "step 30, loss 3.333")
-        points = page.evaluate("document.getElementById('curve-plot').data[0].x")
-        assert list(points) == [10, 20, 30]
+        with folder.locked():
+            page.wait_for_selector("#runs-rows .status.training")
+            wait_told(page, "curve-status", "live: step 10, loss 7.25")
+            for step in (20, 30):
+                folder.log({"step": step, "loss": 100 / step})
+            wait_told(page, "curve-status", "step 30, loss 3.333")
+            points = page.evaluate("document.getElementById('curve-plot').data[0].x")
+            assert list(points) == [10, 20, 30]
         change_facts(tmp_path / "live" / "run.json", status="complete")
         page.wait_for_selector("#runs-rows .status.complete")
 

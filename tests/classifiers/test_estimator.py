@@ -44,6 +44,7 @@ def test_parameters_are_stored_as_given_and_cloned() -> None:
     classifier = TextClassifier("runs/base", preset="lab", epochs=3, seed=5, settings=settings)
     parameters = {
         "base": "runs/base",
+        "encoder": None,
         "minutes": None,
         "num_bases": None,
         "preset": "lab",

@@ -79,7 +79,9 @@ def test_graft_leads_to_a_classifier(
         f"{len(kept)} tensors with {num_kept:,} parameters came from the base; the new head has 26"
     )
     assert f"Graft: {result.transplant}." in progress.messages
-    assert any(re.match(r"\d+\.\d% of the training texts are longer", m) for m in progress.messages)
+    assert any(
+        re.match(r"\d+\.\d % of the training texts are longer", m) for m in progress.messages
+    )
 
     run = load_run(out, kind="classifier")
     assert run.info.labels == ("negative", "positive")

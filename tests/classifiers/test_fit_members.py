@@ -23,6 +23,7 @@ from regraft.classifiers.updating import fit_update
 from regraft.config.resolution import resolve
 from regraft.config.schema import Settings
 from regraft.errors import ConfigError, RegraftError, RunFolderError
+from regraft.runtime import seeded
 from regraft.training.bases import load_base
 
 WORDS = ("film", "great", "plot", "dull", "story", "camera")
@@ -49,7 +50,8 @@ def settings() -> Settings:
 def made(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A fit with an encoder, the encoder, and the examples."""
     folder = tmp_path_factory.mktemp("encoder")
-    base = make_folder(folder / "bert", "bert")
+    with seeded(0, stream="encoder"):
+        base = make_folder(folder / "bert", "bert")
     train = write(folder / "train.jsonl", num=40, seed=2)
     fit(train=train, out=folder / "run", base=base, settings=settings, bases=1)
     return {"run": folder / "run", "base": base, "train": train}

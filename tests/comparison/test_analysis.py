@@ -54,9 +54,9 @@ HALF = exam("bad", "bad", "good", "good")
 def test_mistakes_are_the_most_confident_ones() -> None:
     found = mistakes([run(), run(seed=1)], exam=ALL_BAD)
     assert [dataclasses.astuple(mistake) for mistake in found] == [
-        ("c", "bad", "good", 0.8),
-        ("d", "bad", "good", 0.7),
-        ("b", "bad", "good", 0.6),
+        ("c", "bad", "good", 0.8, 4),
+        ("d", "bad", "good", 0.7, 5),
+        ("b", "bad", "good", 0.6, 3),
     ]
 
 

@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 from regraft.apps.cli import app
 from regraft.comparison.plan import load_comparison
 from regraft.comparison.procedure import compare
-from regraft.comparison.results import Comparison, in_percent
+from regraft.comparison.results import Comparison
 from regraft.config.resolution import resolve
 from regraft.report.writer import write_report
+from regraft.runtime import in_percent
 
 SETTINGS = resolve("finetune", overrides={**TINY, "train.epochs": 1})
 NUM_NEW, NUM_LEAKS, NUM_REPEATS = 14, 6, 4

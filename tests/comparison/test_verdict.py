@@ -46,7 +46,7 @@ def judged(
 def gap(mean: float) -> str:
     """`+5.0 points (+3.0 to +7.0)`, as such a gap is told."""
     low, high = (f"{100 * end:+.1f}" for end in (mean - 0.02, mean + 0.02))
-    return f"{100 * mean:+.1f} points [{low}, {high}]".replace("-", "\N{MINUS SIGN}")
+    return f"{100 * mean:+.1f} points ({low} to {high})".replace("-", "\N{MINUS SIGN}")
 
 
 LINEAR = "TF-IDF + logistic regression"

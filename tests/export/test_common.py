@@ -9,16 +9,18 @@ from random_runs import write_run
 
 from regraft.errors import ConfigError, RegraftError
 from regraft.export.common import (
-    ExportResult,
-    Parity,
     check_family,
     check_ids,
-    check_parity,
     exported_tokenizer,
     needed,
     read_row,
     sample_texts,
     special_names,
+)
+from regraft.export.parity import (
+    ExportResult,
+    Parity,
+    check_parity,
 )
 from regraft.models.heads import Model, NoHead
 from regraft.training.loaded_run import LoadedRun, load_run

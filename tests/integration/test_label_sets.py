@@ -336,7 +336,7 @@ def finetune_args(train: Path, out: Path, *more: object) -> list[Any]:
 
 
 def test_command_prints_the_linear_row(files: dict[str, Path], tmp_path: Path):
-    more = ["--valid", files["valid"], "--epochs", 1, "-q"]
+    more = ["--valid", files["valid"], "--epochs", 1]
     done = run(*finetune_args(files["train"], tmp_path / "out", *more))
     assert done.exit_code == 0, done.output
     assert "valid micro-F1 by epoch" in done.stdout

@@ -115,7 +115,7 @@ for name, arguments in {commands}.items():
 
 
 def test_export_for_numpy_works(run_dir, tmp_path):
-    flags = ("--format", "numpy", "--out", tmp_path / "out", "--quiet")
+    flags = ("--format", "numpy", "--out", tmp_path / "out")
     assert "probabilities" in answered("export", run_dir, *flags)
     assert (tmp_path / "out" / "arrays.npz").exists()
 

@@ -77,6 +77,7 @@ def test_json_holds_every_field_and_only_finite_numbers(tmp_path: Path):
             "label": "positive",
             "predicted": "negative",
             "probability": 0.987,
+            "row": 0,
         }
     ]
 

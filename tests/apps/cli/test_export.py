@@ -126,7 +126,7 @@ def test_what_is_no_network_is_refused_before_an_extra_is_asked_for(
 
 
 def test_fitted_classifier_is_exported_for_numpy(linear_dir, tmp_path):
-    result = run("export", linear_dir, "--format", "numpy", "--out", tmp_path / "out", "--quiet")
+    result = run("export", linear_dir, "--format", "numpy", "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
     assert "probabilities" in result.stdout
     names = {path.name for path in (tmp_path / "out").iterdir()}

@@ -332,7 +332,7 @@ def test_progress_knows_the_size_of_zipped_text(tokenizer, tmp_path, documents):
 
 
 def run(*arguments: object):
-    return CliRunner().invoke(app, ["tokenize", *map(str, arguments), "--quiet"])
+    return CliRunner().invoke(app, ["tokenize", *map(str, arguments)])
 
 
 def test_command_writes_a_store(documents_path, tokenizer, tmp_path):
