@@ -131,7 +131,9 @@ def test_a_damaged_run_is_not_ticked_and_cannot_be(page, folder, studio):
 def test_a_comparison_that_runs_is_listed_as_training(page, folder, studio):
     (folder / "compared" / "arms").mkdir(parents=True)
     (folder / "compared" / "arms" / "setup.json").write_text("{}", encoding="utf-8")
-    with hold_lock(folder / "compared" / "arms" / "lock", busy=RunFolderError("In use.")):
+    with hold_lock(
+        folder / "compared" / "arms" / "lock", busy=RunFolderError("In use.", remedy="Wait.")
+    ):
         opened(page, studio, "runs")
         page.wait_for_selector("#runs-rows .status.training")
     row = page.locator("#runs-rows tr", has_text="compared")

@@ -341,7 +341,7 @@ def test_command_prints_the_linear_row(files: dict[str, Path], tmp_path: Path):
     assert done.exit_code == 0, done.output
     assert "valid micro-F1 by epoch" in done.stdout
     (row,) = [line for line in done.stdout.splitlines() if "TF-IDF" in line]
-    assert float(row.split()[-1].rstrip("%")) > 90
+    assert float(row.rstrip(" %").split()[-1]) > 90
 
 
 def test_bad_labels_are_refused(files: dict[str, Path], tmp_path: Path):
