@@ -59,8 +59,11 @@ ELSEWHERE = {
     "serve": "apps/serve/test_serve.py",
     "studio": "apps/studio/test_studio.py",
 }
-# Options that need a model which has learned something.
-SKILLED = {"--self-train": "classifiers/test_self_training.py"}
+# Words of commands that need a model which has learned something.
+SKILLED = {
+    "--self-train": "classifiers/test_self_training.py",
+    "minilm": "classifiers/test_fit_members.py",
+}
 
 
 @dataclass(frozen=True)
