@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from recipes import make_bases, make_store, split_corpus
 
-from regraft.apps.studio.queries import QUERIES, Query, any_open, least_like, least_sure
+from regraft.apps.studio.next_text import QUERIES, Query, any_open, least_like, least_sure
 from regraft.classifiers import document_vectors, fit_regression, unit_length
 from regraft.config import resolve
 from regraft.data import Labels, labels_of, load_examples, subset_examples

@@ -52,7 +52,7 @@ from .manifest import (
     with_checksum,
 )
 from .progress import SILENT, Progress, tracked
-from .wording import counted, duration, in_percent, in_points
+from .quantities import counted, duration, in_percent, in_points
 
 __all__ = [
     "FORMAT_VERSION",

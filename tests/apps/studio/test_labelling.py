@@ -18,7 +18,7 @@ from regraft.apps.studio.labelling import (
     share_interval,
     shortened,
 )
-from regraft.apps.studio.queries import any_open, least_like, least_sure
+from regraft.apps.studio.next_text import any_open, least_like, least_sure
 from regraft.apps.studio.server import build_session
 from regraft.classifiers.logistic import unit_length
 from regraft.config.resolution import resolve

@@ -29,7 +29,7 @@ from regraft.apps.studio import inside, runs
 from regraft.apps.studio.differences import differences
 from regraft.apps.studio.labelling import MOST_CLASSES, Session
 from regraft.apps.studio.models import MOST_NEW_TOKENS, Models
-from regraft.apps.studio.queries import Query
+from regraft.apps.studio.next_text import Query
 from regraft.classifiers import explanation_css
 from regraft.errors import RegraftError
 

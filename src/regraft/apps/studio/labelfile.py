@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, cast, get_args
 
-from regraft.apps.studio.queries import Query
+from regraft.apps.studio.next_text import Query
 from regraft.errors import DataError
 from regraft.runtime import disk_error, hold_lock, output_path, read_json, sync_folder, write_json
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from regraft.runtime.wording import counted, duration
+from regraft.runtime.quantities import counted, duration
 
 
 @pytest.mark.parametrize(
