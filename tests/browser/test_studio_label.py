@@ -115,10 +115,11 @@ def test_labels_are_trained_on_and_all_is_found_again_after_a_kill(page, tmp_pat
         assert trained(page, 2)[:2] == ["texts-2", "15"]
         wait_told(page, "training-notes", "On the same 15 texts")
         page.goto(f"{url}/#runs")
-        page.wait_for_selector("#runs-rows tr")
+        # Rows appear one after the other.
+        complete = "() => document.querySelectorAll('#runs-rows .status.complete').length === 2"
+        page.wait_for_function(complete)
         shown = page.locator("#runs-rows th span").all_inner_texts()
         assert shown[:2] == ["texts-2", "texts-1"]
-        assert page.locator("#runs-rows .status.complete").count() == 2
         process.terminate()
         process.wait()
 
