@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,16 @@ def write(path: Path, *, num: int, seed: int, labels: tuple[str, ...] = ("short"
     return path
 
 
+def accuracy(predict: Callable[[list[str]], Sequence[str]], folder: Path) -> float:
+    """Over held-out rows: what one text is taken for may differ between processors."""
+    lines = write(folder / "held_out.jsonl", num=60, seed=9).read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in lines.splitlines()]
+    predicted = predict([row["text"] for row in rows])
+    return float(
+        np.mean([row["label"] == label for row, label in zip(rows, predicted, strict=True)])
+    )
+
+
 @pytest.fixture(scope="module")
 def settings() -> Settings:
     return resolve("pretrain", preset="bag", overrides=TINY_BAG)
@@ -52,12 +63,12 @@ def made(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     folder = tmp_path_factory.mktemp("encoder")
     with seeded(0, stream="encoder"):
         base = make_folder(folder / "bert", "bert")
-    train = write(folder / "train.jsonl", num=40, seed=2)
+    train = write(folder / "train.jsonl", num=60, seed=2)
     fit(train=train, out=folder / "run", base=base, settings=settings, bases=1)
     return {"run": folder / "run", "base": base, "train": train}
 
 
-def test_encoder_knows_what_counting_words_cannot_tell(made):
+def test_encoder_knows_what_counting_words_cannot_tell(made, tmp_path):
     blend = load_classifier(made["run"])
     scores = blend.info.result["scores"]
     accuracy = {name: score["accuracy"]["mean"] for name, score in scores.items()}
@@ -65,7 +76,7 @@ def test_encoder_knows_what_counting_words_cannot_tell(made):
     assert accuracy["blend"] > accuracy["linear"] + 0.1
     assert blend.weights["encoder"] > 0
     assert blend.computed_by == "torch"
-    assert blend.predict(["plotplot " * 3, "plotplot " * 12]).tolist() == ["short", "long"]
+    assert accuracy(blend.predict, tmp_path) > 0.65
 
 
 def test_run_with_an_encoder_stands_alone(made, tmp_path):
@@ -98,7 +109,7 @@ def test_commands_read_a_run_with_an_encoder(made, tmp_path):
     assert explanation["method"] == "leave-one-out"
     engine = load_engine(made["run"])
     assert engine.runtime == "torch"
-    assert engine.classify(["plotplot " * 12])[0]["label"] == "long"
+    assert accuracy(lambda texts: [row["label"] for row in engine.classify(texts)], tmp_path) > 0.65
 
 
 def test_command_takes_a_pretrained_run_and_tests_its_member(shared_base, settings, made, tmp_path):
@@ -172,7 +183,7 @@ def test_encoder_in_python(made, tmp_path):
         list(texts), list(labels), base=made["base"], num_bases=1, settings=TINY_BAG
     )
     assert isinstance(classifier.classifier_.members["encoder"], EmbeddingModel)
-    assert classifier.predict(["plotplot " * 12]).tolist() == ["long"]
+    assert accuracy(classifier.predict, tmp_path) > 0.65
     with pytest.raises(ConfigError, match="base"):
         regraft.fit(list(texts), list(labels), base=made["base"], update=made["run"])
 
