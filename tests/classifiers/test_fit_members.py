@@ -42,7 +42,7 @@ def write(path: Path, *, num: int, seed: int, labels: tuple[str, ...] = ("short"
     return path
 
 
-def accuracy(predict: Callable[[list[str]], Sequence[str]], folder: Path) -> float:
+def held_out_accuracy(predict: Callable[[list[str]], Sequence[str]], folder: Path) -> float:
     """Over held-out rows: what one text is taken for may differ between processors."""
     lines = write(folder / "held_out.jsonl", num=60, seed=9).read_text(encoding="utf-8")
     rows = [json.loads(line) for line in lines.splitlines()]
@@ -76,7 +76,7 @@ def test_encoder_knows_what_counting_words_cannot_tell(made, tmp_path):
     assert accuracy["blend"] > accuracy["linear"] + 0.1
     assert blend.weights["encoder"] > 0
     assert blend.computed_by == "torch"
-    assert accuracy(blend.predict, tmp_path) > 0.65
+    assert held_out_accuracy(blend.predict, tmp_path) > 0.65
 
 
 def test_run_with_an_encoder_stands_alone(made, tmp_path):
@@ -109,7 +109,10 @@ def test_commands_read_a_run_with_an_encoder(made, tmp_path):
     assert explanation["method"] == "leave-one-out"
     engine = load_engine(made["run"])
     assert engine.runtime == "torch"
-    assert accuracy(lambda texts: [row["label"] for row in engine.classify(texts)], tmp_path) > 0.65
+    assert (
+        held_out_accuracy(lambda texts: [row["label"] for row in engine.classify(texts)], tmp_path)
+        > 0.65
+    )
 
 
 def test_command_takes_a_pretrained_run_and_tests_its_member(shared_base, settings, made, tmp_path):
@@ -183,7 +186,7 @@ def test_encoder_in_python(made, tmp_path):
         list(texts), list(labels), base=made["base"], num_bases=1, settings=TINY_BAG
     )
     assert isinstance(classifier.classifier_.members["encoder"], EmbeddingModel)
-    assert accuracy(classifier.predict, tmp_path) > 0.65
+    assert held_out_accuracy(classifier.predict, tmp_path) > 0.65
     with pytest.raises(ConfigError, match="base"):
         regraft.fit(list(texts), list(labels), base=made["base"], update=made["run"])
 
