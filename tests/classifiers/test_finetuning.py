@@ -14,15 +14,13 @@ from safetensors.torch import load_file
 from regraft.classifiers.epochs import EpochRecord, best_epoch
 from regraft.classifiers.finetuning import (
     FinetuneResult,
-    Start,
     _class_weights,
     finetune,
-    start_from_base,
     train_classifier,
     unseen,
-    without_base,
 )
 from regraft.classifiers.neural import calibrate
+from regraft.classifiers.starts import Start, start_from_base, without_base
 from regraft.config.resolution import replace, resolve
 from regraft.config.schema import Settings
 from regraft.data.rows import ExampleRows

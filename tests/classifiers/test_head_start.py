@@ -10,14 +10,9 @@ from conftest import TINY, make_examples
 from sklearn.linear_model import LogisticRegression
 
 from regraft.classifiers.epochs import EpochRecord, best_epoch, kept_epoch
-from regraft.classifiers.finetuning import (
-    Start,
-    finetune,
-    start_from_base,
-    train_classifier,
-    without_base,
-)
+from regraft.classifiers.finetuning import finetune, train_classifier
 from regraft.classifiers.head_start import start_from_regression
+from regraft.classifiers.starts import Start, start_from_base, without_base
 from regraft.config.resolution import resolve
 from regraft.data.rows import ExampleRows
 from regraft.errors import ConfigError

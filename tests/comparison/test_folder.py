@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from conftest import TINY, make_records
 
-from regraft.classifiers.finetuning import start_from_base
+from regraft.classifiers.starts import start_from_base
 from regraft.comparison.folder import ArmsFolder, TrainedCell, setup_facts
 from regraft.comparison.plan import Cell, Setup, build_setup
 from regraft.config.resolution import resolve

@@ -8,7 +8,7 @@ import pytest
 from conftest import TINY, Recorder, make_examples, make_records
 from numpy.typing import NDArray
 
-from regraft.classifiers.finetuning import start_from_base
+from regraft.classifiers.starts import start_from_base
 from regraft.comparison.arm_base import ArmData, Fitted
 from regraft.comparison.arms import parse_arms
 from regraft.comparison.folder import ArmsFolder

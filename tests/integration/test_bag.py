@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner, Result
 
 from regraft.apps.cli import app
-from regraft.classifiers.finetuning import start_from_base
+from regraft.classifiers.starts import start_from_base
 from regraft.config.resolution import resolve
 from regraft.training.run_folder import read_settings
 

@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from regraft.apps.cli import app
 from regraft.classifiers.estimator import TextClassifier
-from regraft.classifiers.finetuning import finetune, start_from_base
+from regraft.classifiers.finetuning import finetune
+from regraft.classifiers.starts import start_from_base
 from regraft.comparison.procedure import compare
 from regraft.config.resolution import resolve
 from regraft.config.schema import DataSettings, Settings

@@ -27,12 +27,9 @@ from .explanation import (
 )
 from .finetuning import (
     FinetuneResult,
-    Start,
     finetune,
     load_splits,
-    start_from_base,
     train_classifier,
-    without_base,
 )
 from .fit_plan import FitLimit
 from .fit_result import FitResult, ScoreChange, Update
@@ -57,6 +54,7 @@ from .scoring import (
     score_probabilities,
 )
 from .self_training import self_train
+from .starts import Start, start_from_base, without_base
 from .storage import Stored, load_member, save_member
 from .table_explanation import TableExplanation, WordTotals, explain_table
 from .table_prediction import TablePrediction, TableTask, predict_to_file, predict_to_stream

@@ -19,10 +19,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from regraft.classifiers.base import Classifier, load_classifier, run_fingerprint
-from regraft.classifiers.finetuning import Start, finetune_rows, start_from_base
+from regraft.classifiers.finetuning import finetune_rows
 from regraft.classifiers.neural import NeuralClassifier
 from regraft.classifiers.scoring import Evaluation, score_classifier
 from regraft.classifiers.self_training import unlabelled_texts
+from regraft.classifiers.starts import Start, start_from_base
 from regraft.config import Settings, check_task, replace, resolve
 from regraft.data import ExampleRows, load_examples
 from regraft.errors import ConfigError, DataError

@@ -12,18 +12,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from regraft.classifiers.base import Classifier, load_classifier
 from regraft.classifiers.epochs import EpochRecord
-from regraft.classifiers.finetuning import (
-    Start,
-    finetune_examples,
-    start_from_base,
-    start_from_scratch,
-    texts_of,
-)
+from regraft.classifiers.finetuning import finetune_examples
 from regraft.classifiers.fit_plan import FitLimit
 from regraft.classifiers.fit_result import FitResult
 from regraft.classifiers.fitting import fit_examples
 from regraft.classifiers.inputs import checked_contents, checked_labels, checked_texts
 from regraft.classifiers.kept_examples import KeptExamples
+from regraft.classifiers.starts import Start, start_from_base, start_from_scratch, texts_of
 from regraft.config import LABEL_SEPARATORS, SINGLE_TEXTS, Task, check_task, replace, resolve
 from regraft.data import (
     VALID_SHARE,
