@@ -165,6 +165,16 @@ class Attention(nn.Module):
         q_BHTK, k_BHTK, _ = self._project(x_BTD, turns=sight.turns)
         return _attention_weights(q_BHTK, k_BHTK, sight=sight)
 
+    def look_evenly(self) -> None:
+        """Until trained, attend to all that may be seen alike: without queries all scores are 0.
+
+        Keys stay, or queries would never learn.
+        """
+        with torch.no_grad():
+            self.in_proj.weight[: self.in_proj.in_features].zero_()
+            if self.in_proj.bias is not None:
+                self.in_proj.bias.zero_()
+
     def _project(self, x_BTD: Tensor, *, turns: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         batch, length, width = x_BTD.shape
         qkv = self.in_proj(x_BTD).view(batch, length, 3, self.num_heads, width // self.num_heads)
@@ -210,16 +220,12 @@ class Block(nn.Module):
         In the last `num_kept` columns it stays what it was: a language model needs the token.
         """
         self.start_as_identity()
+        self.attention.look_evenly()
         width = self.attention.out_proj.in_features
         factors_D = torch.full((width,), math.sqrt(MEAN_SHARE))
         factors_D[width - num_kept :] = 0
         with torch.no_grad():
-            query_weight, _, value_weight = self.attention.in_proj.weight.split(width)
-            # All scores are 0 without queries; keys stay, or queries would never learn.
-            query_weight.zero_()
-            value_weight.copy_(factors_D.diag())
-            if self.attention.in_proj.bias is not None:
-                self.attention.in_proj.bias.zero_()
+            self.attention.in_proj.weight[2 * width :].copy_(factors_D.diag())
             self.attention.out_proj.weight.copy_(factors_D.diag())
 
     def attention_weights(
@@ -272,6 +278,10 @@ class LabBlock(PostNormBlock):
         super().__init__(settings, layer=layer)
         self.activation = nn.ReLU()
         self.inner_dropout = Dropout(settings.dropout)
+
+    def start_as_identity(self) -> None:
+        super().start_as_identity()
+        self.attention.look_evenly()
 
 
 class PreNormBlock(Block):
