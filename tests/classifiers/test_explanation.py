@@ -1,20 +1,11 @@
-"""The values of an explanation, and that its HTML lets no text do harm."""
+"""The values of an explanation."""
 
 import json
-from html.parser import HTMLParser
 
 import pytest
 from explanations import explanation
 
-from regraft.classifiers.explanation import (
-    explanation_css,
-    explanation_to_html,
-    explanation_to_html_fragment,
-    harmless,
-    signed,
-    trust_facts,
-)
-from regraft.data.words import word_spans
+from regraft.classifiers.explanation import harmless, signed, trust_facts
 
 
 def test_gap_is_what_the_scores_leave_unexplained():
@@ -50,9 +41,6 @@ def test_unread_words_are_the_last():
     found = explanation("good so bad", [1.0, 0.0, 0.0], num_unread=2)
     assert [found.is_unread(word) for word in found.words] == [False, True, True]
     assert not any(map(explanation("good", [1.0]).is_unread, explanation("good", [1.0]).words))
-    page = explanation_to_html_fragment(found)
-    assert '<span class="rx-unread">so</span> <span class="rx-unread">bad</span>' in page
-    assert ".rx-unread " in explanation_css()
     assert "The model does not read the last word." in trust_facts(
         explanation("good so", [1.0, 0.0], num_unread=1)
     )
@@ -94,54 +82,6 @@ def test_nothing_has_no_minus():
         *("+0.00", "+0.00", "+0.13", "-0.50")
     ]
     assert signed(-0.0001, digits=3) == "+0.000"
-
-
-class Tags(HTMLParser):
-    """Names of the tags of a page, and all its text."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.names: list[str] = []
-        self.attributes: set[str] = set()
-        self.text = ""
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        self.names.append(tag)
-        self.attributes |= {name for name, _ in attrs}
-
-    def handle_data(self, data):
-        self.text += data
-
-
-HARMFUL = '<script>alert("1")</script> <img src=x onerror=alert(1)> </p></section> &amp; "quoted"'
-
-
-def test_fragment_takes_tags_for_text():
-    found = explanation(HARMFUL, [1.0 - number / 10 for number in range(len(word_spans(HARMFUL)))])
-    tags = Tags(explanation_to_html_fragment(found))
-    assert "script" not in tags.names
-    assert "img" not in tags.names
-    assert HARMFUL in tags.text
-    # Neither handlers nor styles: a strict content policy lets the fragment pass.
-    assert tags.attributes <= {"class", "title", "dir", "scope"}
-
-
-def test_label_is_text_as_well():
-    found = explanation("good", [1.0], label="<b>", probabilities={"<b>": 1.0}, predicted="<b>")
-    assert "<b>" not in explanation_to_html(found)
-    assert "<b>" in Tags(explanation_to_html(found)).text
-
-
-def test_page_needs_nothing_from_elsewhere():
-    found = explanation("good $film ${x} bad", [1.0, 0.1, 0.2, 0.3, 0.1, 0.2, -1.0])
-    page = explanation_to_html(found)
-    assert "http" not in page.replace('http-equiv="Content-Security-Policy"', "")
-    assert "default-src 'none'" in page
-    assert "prefers-color-scheme: dark" in page
-    assert 'name="viewport"' in page
-    assert "$film ${x}" in Tags(page).text
-    assert all(f".rx-{level} " in explanation_css() for level in range(1, 10))
 
 
 def test_commands_to_a_terminal_are_made_visible():

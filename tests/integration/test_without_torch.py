@@ -19,7 +19,7 @@ from regraft.training.run_folder import read_info
 
 TEXTS = ("A charming, wonderful book.", "Dull! Nothing\nhappens in it.", "Книга 長い本")
 # What the extra `train` brings: each import of one of them fails, as if it were not installed.
-BLOCKED = ("torch", "sklearn", "matplotlib", "joblib", "jinja2")
+BLOCKED = ("torch", "sklearn", "matplotlib", "joblib")
 BLOCK = f"""
 import sys
 

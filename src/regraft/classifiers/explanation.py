@@ -1,27 +1,23 @@
-"""Explanations of a decision: one score per word, and how far to trust them; as JSON and HTML.
+"""Explanations of a decision: one score per word, and how far to trust them.
 
-Knows no model and no method. Text is escaped so that it can do no harm in a page or a terminal.
+Knows no model and no method; pages of them are in the room report.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from html import escape
-from importlib.resources import files
-from string import Template
 from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
 
-from regraft.runtime import counted, in_percent
+from regraft.runtime import in_percent
 
 Method = Literal["integrated-gradients", "contributions", "leave-one-out"]
 
 NUM_STRONGEST = 8
-# On the page about classes.
-_NUM_OF_CLASS = 15
-_TEMPLATES = files("regraft.classifiers").joinpath("templates")
+# Of a class, over many texts.
+NUM_OF_CLASS = 15
 # Shades of a colour; level 0 is a word that hardly counts.
 NUM_LEVELS = 9
 # Invisible characters that reorder the text around them, on a page or in a terminal.
@@ -76,7 +72,7 @@ class ClassWords:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON: the strongest words, not all."""
-        pro, contra = (list(map(asdict, words)) for words in self.strongest(_NUM_OF_CLASS))
+        pro, contra = (list(map(asdict, words)) for words in self.strongest(NUM_OF_CLASS))
         facts = {"label": self.label, "num_texts": self.num_texts}
         return {**facts, "for": pro, "against": contra}
 
@@ -191,60 +187,6 @@ def _harmless(character: str) -> str:
     return character
 
 
-def explanation_to_html_fragment(explanation: Explanation) -> str:
-    """A <section> with the verdict, the coloured words and the strongest ones; all text escaped.
-
-    It carries neither style nor script: put `explanation_css()` into the page once. Colours are
-    classes (`rx-for rx-7`), not style attributes, so that a strict content policy lets them pass.
-    """
-    words = "".join(_marked(explanation, *piece) for piece in explanation.pieces())
-    pro, contra = explanation.strongest()
-    facts = "".join(f"<li>{_shown(fact)}</li>" for fact in trust_facts(explanation))
-    return (
-        '<section class="rx">'
-        f'<p class="rx-verdict"><strong><bdi>{_shown(explanation.label)}</bdi></strong> '
-        f"<span>{in_percent(explanation.probability)}</span></p>"
-        f'<p class="rx-text" dir="auto">{words}</p>'
-        f'<div class="rx-tops">{_top("for", pro)}{_top("against", contra)}</div>'
-        f'<ul class="rx-facts">{facts}</ul>'
-        "</section>"
-    )
-
-
-def class_words_to_html(classes: Sequence[ClassWords]) -> str:
-    """A page with the most important words of each class; needs nothing else, as the one above."""
-    return _page("The most important words of each class", "".join(map(_class_section, classes)))
-
-
-def _class_section(words: ClassWords) -> str:
-    pro, contra = words.strongest(_NUM_OF_CLASS)
-    most = max((abs(word.score) for word in (*pro, *contra)), default=1.0)
-    return (
-        '<section class="rx">'
-        f'<p class="rx-verdict"><strong><bdi>{_shown(words.label)}</bdi></strong> '
-        f"<span>{counted(words.num_texts, 'text')}</span></p>"
-        f'<div class="rx-tops">{_top("for", pro, most)}{_top("against", contra, most)}</div>'
-        "</section>"
-    )
-
-
-def explanation_css() -> str:
-    """The style of a fragment: light and dark, for phones, readable without colours."""
-    return _TEMPLATES.joinpath("explanation.css").read_text(encoding="utf-8")
-
-
-def explanation_to_html(explanation: Explanation) -> str:
-    """A page that needs nothing else: no script, no font, no address is loaded."""
-    return _page(f"Why {explanation.label}?", explanation_to_html_fragment(explanation))
-
-
-def _page(title: str, body: str) -> str:
-    template = _TEMPLATES.joinpath("explanation.html").read_text(encoding="utf-8")
-    return Template(template).substitute(
-        title=_shown(title), style=explanation_css(), explanation=body
-    )
-
-
 def trust_facts(found: Explanation) -> list[str]:
     """Sentences on how far the scores can be trusted."""
     steps = f", {found.num_steps} steps" if found.num_steps else ""
@@ -274,39 +216,3 @@ def trust_facts(found: Explanation) -> list[str]:
     if found.agreement is not None:
         facts.append(f"Rank correlation with leave-one-out: {signed(found.agreement)}.")
     return facts
-
-
-def _marked(found: Explanation, piece: str, word: Word | None, level: int) -> str:
-    if word is not None and found.is_unread(word):
-        return f'<span class="rx-unread">{_shown(piece)}</span>'
-    if word is None or level == 0:
-        return _shown(piece)
-    side = "for" if level > 0 else "against"
-    return (
-        f'<mark class="rx-{side} rx-{abs(level)}" title="{signed(word.score, digits=3)}">'
-        f"<bdi>{_shown(piece)}</bdi></mark>"
-    )
-
-
-def _top(side: str, words: list[StrongWord], most: float | None = None) -> str:
-    """A table of words; with the `most` that a score can be, each has a bar."""
-    rows = "".join(
-        f"<tr><th scope='row'><bdi>{_shown(word.text)}</bdi>"
-        f"{f' <small>x {word.count:,}</small>' if word.count > 1 else ''}</th>"
-        f"{'' if most is None else _bar(side, abs(word.score) / most)}"
-        f"<td>{signed(word.score)}</td></tr>"
-        for word in words
-    )
-    rows = rows or "<tr><td>no word</td></tr>"
-    return f'<table class="rx-top rx-top-{side}"><caption>{side}</caption>{rows}</table>'
-
-
-def _bar(side: str, share: float) -> str:
-    return (
-        f'<td class="rx-bar"><svg width="100%" height="8" aria-hidden="true">'
-        f'<rect class="rx-{side}" width="{share:.1%}" height="8"/></svg></td>'
-    )
-
-
-def _shown(text: str) -> str:
-    return escape(harmless(text))

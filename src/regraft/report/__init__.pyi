@@ -9,6 +9,7 @@ from .attention_figures import (
     rotary_picture,
     sinusoids_picture,
 )
+from .explanation_page import class_words_to_html, explanation_css, explanation_to_html
 from .fit_page import write_fit_report
 from .held_out import UPDATE_COLUMNS, forecast_sentence, update_rows, update_sentence
 from .sentences import (
@@ -25,9 +26,12 @@ __all__ = [
     "UPDATE_COLUMNS",
     "attention_picture",
     "base_arm",
+    "class_words_to_html",
     "comparison_to_dict",
     "darkest_weight",
     "encoder_sentence",
+    "explanation_css",
+    "explanation_to_html",
     "forecast_sentence",
     "interval_in_words",
     "learned_picture",

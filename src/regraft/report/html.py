@@ -7,9 +7,11 @@ import functools
 import re
 from typing import TYPE_CHECKING
 
+from regraft.classifiers import NUM_OF_CLASS, harmless, signed, trust_facts
 from regraft.report.drawing import dark_css, light_css
 from regraft.report.page import Page
 from regraft.report.tables import encodable
+from regraft.runtime import counted, in_percent
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -17,8 +19,12 @@ if TYPE_CHECKING:
 
 def to_html(page: Page) -> str:
     """The text of the file."""
-    template = _environment().get_template("report.html")
-    return template.render(page=page, light=light_css(), dark=dark_css()).lstrip()
+    return render("report.html", page=page, light=light_css(), dark=dark_css())
+
+
+def render(template: str, **values: object) -> str:
+    """A file of the folder `templates`, filled in."""
+    return _environment().get_template(template).render(**values).lstrip()
 
 
 @functools.cache
@@ -34,7 +40,15 @@ def _environment() -> "Environment":
         # Data may hold half a surrogate pair, which no file can.
         finalize=lambda value: encodable(value) if type(value) is str else value,
     )
-    environment.filters["prose"] = prose
+    environment.filters |= {
+        "prose": prose,
+        "harmless": harmless,
+        "signed": signed,
+        "trust_facts": trust_facts,
+        "in_percent": in_percent,
+        "counted": counted,
+    }
+    environment.globals["num_of_class"] = NUM_OF_CLASS
     environment.filters["zip"] = lambda first, second: zip(first, second, strict=True)
     return environment
 

@@ -9,7 +9,7 @@ from regraft.errors import ConfigError
 _SERVE = ("fastapi", "httptools", "prometheus_client", "starlette", "uvicorn")
 # What each extra brings that the core does without.
 _LIBRARIES = {
-    "train": ("jinja2", "joblib", "matplotlib", "sklearn", "threadpoolctl", "torch"),
+    "train": ("joblib", "matplotlib", "sklearn", "threadpoolctl", "torch"),
     "cluster": ("distributed",),
     "hf": ("transformers",),
     "lora": ("peft",),

@@ -77,12 +77,8 @@ def explain(
     is_table = text is None and file is not None and _is_table(file)
     _check_options(is_table, check=check, out=out, reading=reading)
     given = "" if is_table else _given_text(text, file)
-    from regraft.classifiers import (
-        Explainer,
-        class_words_to_html,
-        explain_table,
-        explanation_to_html,
-    )
+    from regraft.classifiers import Explainer, explain_table
+    from regraft.report import class_words_to_html, explanation_to_html
     from regraft.runtime import output_path, write_text
 
     inputs = [run] if file is None else [run, file]

@@ -30,8 +30,8 @@ from regraft.apps.studio.differences import differences
 from regraft.apps.studio.labelling import MOST_CLASSES, Session
 from regraft.apps.studio.models import MOST_NEW_TOKENS, Models
 from regraft.apps.studio.next_text import Query
-from regraft.classifiers import explanation_css
 from regraft.errors import RegraftError
+from regraft.report import explanation_css
 
 # A text that is typed, with room for the escapes of JSON.
 LIMITS = Limits(max_body_bytes=256_000, max_connections=100, max_client_connections=100)
