@@ -221,6 +221,18 @@ def test_sinusoids_give_all_texts_nothing_in_common(documents_path: Path, tmp_pa
     assert float(common_D.square().mean().sqrt()) < 0.2 * float(tokens_ND.std())
 
 
+def test_layers_of_the_lab_look_evenly_until_they_learn(
+    documents_path: Path, tmp_path: Path
+) -> None:
+    """Attention that fine-tuning changes is what dropout disturbs most."""
+    settings = settings_of("lab", "words")
+    pretrain([documents_path], out=tmp_path / "run", settings=settings)
+    backbone = load_run(tmp_path / "run", kind="language-model").model.backbone.eval()
+    weights_LBHTT = backbone.attention_weights(torch.tensor([[0, 5, 6, 7, 2]]))
+    even_TT = torch.tril(torch.ones(5, 5)) / torch.arange(1, 6).unsqueeze(1)
+    torch.testing.assert_close(weights_LBHTT, even_TT.expand_as(weights_LBHTT))
+
+
 def _similarities(vectors_ND: torch.Tensor) -> np.ndarray:
     """Of every pair of texts, without what all have in common."""
     unit_ND = torch.nn.functional.normalize(vectors_ND - vectors_ND.mean(dim=0), dim=1)
