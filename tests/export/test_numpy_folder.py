@@ -16,6 +16,8 @@ from random_runs import write_run
 from tiny_blends import TINY_BAG, light_blend
 
 from regraft.classifiers.base import Classifier
+from regraft.classifiers.folded import FoldedModel
+from regraft.classifiers.storage import Stored
 from regraft.classifiers.tfidf import fit_linear, fit_naive_bayes
 from regraft.config.resolution import resolve
 from regraft.data.synthetic import synthetic_reviews
@@ -139,7 +141,13 @@ def test_network_is_refused_and_nothing_is_left(tmp_path):
 
 def test_reader_that_differs_is_refused(tmp_path, monkeypatch):
     light_blend().save(tmp_path / "run")
-    monkeypatch.setattr("regraft.export.numpy_folder.MOST_WINDOWS", 1)
+    portable = FoldedModel.portable
+
+    def cut(model: FoldedModel) -> Stored:
+        parts = portable(model)
+        return replace(parts, facts={**parts.facts, "most_windows": 1})
+
+    monkeypatch.setattr(FoldedModel, "portable", cut)
     with pytest.raises(Exception, match="differs from regraft"):
         export_numpy(tmp_path / "run", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -32,7 +32,7 @@ from .finetuning import (
 from .fit_plan import FitLimit
 from .fit_result import FitResult, ScoreChange, Update
 from .fitting import FEWEST_LABELS, fit, fit_again, fit_examples, remove_baselines
-from .folded import MOST_WINDOWS, FoldedModel, FoldedSpace
+from .folded import FoldedModel, FoldedSpace
 from .folding import fold_bases
 from .held_out import find_label_issues
 from .journal import journal_folder
@@ -72,7 +72,6 @@ from .weights import blended
 __all__ = [
     "EXAMPLES_NAME",
     "FEWEST_LABELS",
-    "MOST_WINDOWS",
     "NUM_LEVELS",
     "NUM_OF_CLASS",
     "STUDENT_PRESET",

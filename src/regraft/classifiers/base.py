@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from regraft.classifiers.contributions import Parts, contributions
 from regraft.classifiers.explanation import Attribution, Method
 from regraft.classifiers.inputs import checked_contents
+from regraft.classifiers.storage import Stored
 from regraft.config import DataSettings, Registry, Task
 from regraft.data import Content, Span
 from regraft.errors import DataError, RunFolderError
@@ -92,6 +93,26 @@ class Classifier(ABC):
         return {}
 
     @property
+    def active_members(self) -> "Mapping[str, Classifier]":
+        """Those that are asked; one that is no ensemble asks itself."""
+        return {self.kind: self}
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """The weight of each member in the answer."""
+        return {self.kind: 1.0}
+
+    @property
+    def priors_C(self) -> NDArray[np.float64] | None:  # noqa: N802
+        """How frequent the classes were, if it decides as if they were equally frequent."""
+        return None
+
+    @property
+    def held_out_scores(self) -> Mapping[str, Any]:
+        """Scores on held-out examples, by the name of the member and of the whole, where kept."""
+        return {}
+
+    @property
     def network(self) -> "LoadedRun | None":
         """The neural network with its tokenizer and settings, if the classifier is one network."""
         return None
@@ -105,6 +126,10 @@ class Classifier(ABC):
     def export_formats(self) -> tuple[ExportFormat, ...]:
         """The formats `regraft export` can write it in."""
         return ()
+
+    def portable(self) -> Stored:
+        """The parts of a member from which numpy alone can answer, if it is an export format."""
+        raise NotImplementedError
 
     @abstractmethod
     def predict_proba(

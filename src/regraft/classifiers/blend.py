@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,8 +140,14 @@ class Blend(Classifier):
         return adjusted(combined_NC, self.priors_C)
 
     @property
+    def held_out_scores(self) -> Mapping[str, Any]:
+        """Of all members, and of all together as `blend`."""
+        scores: Mapping[str, Any] = self.info.result.get("scores", {})
+        return scores
+
+    @property
     def priors_C(self) -> NDArray[np.float64] | None:  # noqa: N802
-        """How frequent the classes were, if it decides as if they were equally frequent."""
+        """Class weights: what `regraft fit` counted."""
         priors = self.info.result["priors"]
         return np.array(priors) if priors else None
 

@@ -255,6 +255,19 @@ class FoldedModel(RegressionModel):
         """A folder that numpy reads, if its tokens are whole words."""
         return ("numpy",) if self.space.tokenizer.splits_at_blanks else ()
 
+    def portable(self) -> Stored:
+        """What decides, and how it reads a text."""
+        stored, index, tokenizer = super().portable(), self.space.index, self.space.tokenizer
+        reading = {
+            "vocabulary": tokenizer.vocabulary,
+            "unknown": tokenizer.unknown_id,
+            "before": list(index.prefix_ids),
+            "behind": list(index.suffix_ids),
+            "max_length": index.max_length,
+            "most_windows": MOST_WINDOWS,
+        }
+        return replace(stored, facts={**stored.facts, **reading})
+
     def matrix(self, texts: Sequence[str], *, progress: Progress = SILENT) -> Matrix:
         """The vectors of texts."""
         return unit_length(self.space.vectors(texts, progress=progress))

@@ -262,6 +262,13 @@ class RegressionModel(Classifier):
             terms=features.terms,
         )
 
+    def portable(self) -> Stored:
+        """What decides, without how it was tuned."""
+        stored = self.stored()
+        kept = ("labels", "has_label_sets", "vectorisers")
+        facts = {name: stored.facts[name] for name in kept if name in stored.facts}
+        return Stored({"kind": self.kind, **facts}, stored.arrays, stored.terms)
+
     @abstractmethod
     def features_stored(self) -> Stored:
         """What makes the features, ready for disk."""

@@ -13,14 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from regraft.classifiers import (
-    MOST_WINDOWS,
-    Blend,
-    Classifier,
-    FoldedModel,
-    RegressionModel,
-    load_classifier,
-)
+from regraft.classifiers import Classifier, load_classifier
 from regraft.errors import ConfigError
 from regraft.export.parity import SENTENCES, TOLERANCE, ExportResult, Parity, check_parity
 from regraft.runtime import SILENT, Progress, whole_folder, write_text, write_whole
@@ -103,16 +96,6 @@ def export_numpy(
     return ExportResult(str(out), "numpy", (parity,))
 
 
-def _members(
-    classifier: Classifier,
-) -> tuple[Mapping[str, Classifier], Mapping[str, float], Mapping[str, Any]]:
-    """What it consists of, the weight of each, and held-out scores where they are known."""
-    if isinstance(classifier, Blend):
-        scores: Mapping[str, Any] = classifier.info.result.get("scores", {})
-        return classifier.active_members, classifier.weights, scores
-    return {classifier.kind: classifier}, {classifier.kind: 1.0}, {}
-
-
 def _share(score: Mapping[str, Any] | None) -> str:
     """A score with its interval."""
     if score is None:
@@ -122,46 +105,24 @@ def _share(score: Mapping[str, Any] | None) -> str:
 
 def _write_parts(classifier: Classifier, folder: Path) -> None:
     """classifier.json and arrays.npz, whose names begin with that of the member."""
-    members, weights, _ = _members(classifier)
+    priors_C = classifier.priors_C
     facts: dict[str, Any] = {
         "labels": list(classifier.labels),
         "temperature": 1.0 if classifier.temperature is None else classifier.temperature,
         "thresholds": list(classifier.thresholds),
         "abstain_below": classifier.abstain_below,
-        "priors": [],
+        "priors": [] if priors_C is None else priors_C.tolist(),
         "members": {},
     }
-    if isinstance(classifier, Blend) and classifier.priors_C is not None:
-        facts["priors"] = classifier.priors_C.tolist()
     arrays: dict[str, Any] = {}
-    for name, member in members.items():
-        assert isinstance(member, RegressionModel), "all that numpy reads are"
-        stored = member.stored()
-        facts["members"][name] = {
-            "kind": member.kind,
-            "weight": weights[name],
-            **{key: stored.facts[key] for key in ("labels", "has_label_sets")},
-            **{key: stored.facts[key] for key in ("vectorisers",) if key in stored.facts},
-            "terms": dict(stored.terms),
-            **(_reading(member) if isinstance(member, FoldedModel) else {}),
-        }
-        arrays.update({f"{name}.{key}": array for key, array in stored.arrays.items()})
+    for name, member in classifier.active_members.items():
+        parts = member.portable()
+        weight = {"weight": classifier.weights[name]}
+        facts["members"][name] = {**weight, **parts.facts, "terms": dict(parts.terms)}
+        arrays.update({f"{name}.{key}": array for key, array in parts.arrays.items()})
     # Escaped: a term may hold half of a surrogate pair, which UTF-8 cannot.
     write_text(folder / "classifier.json", json.dumps(facts, ensure_ascii=True) + "\n")
     write_whole(folder / "arrays.npz", lambda file: np.savez(file, **arrays))
-
-
-def _reading(member: FoldedModel) -> dict[str, Any]:
-    """How a folded member reads a text."""
-    index, tokenizer = member.space.index, member.space.tokenizer
-    return {
-        "vocabulary": tokenizer.vocabulary,
-        "unknown": tokenizer.unknown_id,
-        "before": list(index.prefix_ids),
-        "behind": list(index.suffix_ids),
-        "max_length": index.max_length,
-        "most_windows": MOST_WINDOWS,
-    }
 
 
 def _parity(classifier: Classifier, folder: Path) -> Parity:
@@ -180,12 +141,12 @@ def _parity(classifier: Classifier, folder: Path) -> Parity:
 
 def _card(classifier: Classifier, parity: Parity, *, name: str) -> str:
     """README.md."""
-    members, weights, scores = _members(classifier)
+    scores, weights = classifier.held_out_scores, classifier.weights
     rows = [
         f"| {member} | {model.kind} | {weights[member]:.2f} | {_share(scores.get(member))} |"
-        for member, model in members.items()
+        for member, model in classifier.active_members.items()
     ]
-    if isinstance(classifier, Blend):
+    if classifier.members:
         rows.append(f"| all together | | | {_share(scores.get('blend'))} |")
     return _CARD.format(
         name=name,
