@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from regraft.apps.cli import app
 from regraft.classifiers.attribution import Explainer
-from regraft.classifiers.explanation import ClassWords, StrongWord, class_words_to_html
+from regraft.classifiers.explanation import StrongWord
 from regraft.classifiers.table_explanation import WordTotals, explain_table
 from regraft.config.schema import DataSettings
 
@@ -70,15 +70,6 @@ def test_one_label_can_be_explained_in_all_rows(explainer, table):
     (words,) = found.classes
     assert (words.label, words.num_texts) == ("negative", 3)
     assert len(found.to_dict()["classes"][0]["for"]) <= 15
-
-
-def test_page_of_classes_escapes_words_and_draws_bars():
-    words = (StrongWord("<b>", 1.0, 2), StrongWord("dull", -0.5, 1))
-    page = class_words_to_html([ClassWords("good & bad", 3, words)])
-    assert "<b>" not in page
-    assert "good &amp; bad" in page
-    assert 'class="rx-against" width="50.0%"' in page
-    assert "3 texts" in page
 
 
 @pytest.fixture(scope="module")
