@@ -1,8 +1,8 @@
 """TF-IDF with the terms and values of scikit-learn's vectorisers, counted chunk by chunk.
 
 The words of a chunk, and its character n-grams, are looked up in a table of chunks (chunks.py); the
-rest is sparse arithmetic. Letters: N texts, V terms, W words, T words of all texts, S places where
-an n-gram starts, O its characters.
+rest is sparse arithmetic. Letters: N texts, V terms, W words, A words of all terms, P pairs,
+T words of all texts, S places where an n-gram starts, O its characters.
 """
 
 import functools
@@ -313,16 +313,16 @@ class _WordCounter:
     """Counts words and pairs of neighbours. Columns are -1 for what is no term, as the last one."""
 
     def __init__(self, terms: Sequence[str]) -> None:
-        self._numbers = numbers = Numbers()
-        parts, count = [term.partition(" ") for term in terms], len(terms)
-        first_V = np.fromiter((numbers[word] for word, _, _ in parts), np.int64, count)
-        second_V = np.fromiter(
-            (numbers[word] if word else -1 for *_, word in parts), np.int64, count
-        )
-        words, pairs = np.flatnonzero(second_V < 0), np.flatnonzero(second_V >= 0)
+        all_words = " ".join(terms).split(" ")
+        self._numbers = numbers = dict(zip(dict.fromkeys(all_words), itertools.count()))
+        numbers_A = np.fromiter(map(numbers.__getitem__, all_words), np.int64, len(all_words))
+        blanks_V = np.fromiter(map(str.count, terms, itertools.repeat(" ")), np.int64, len(terms))
+        firsts_V = starts(blanks_V + 1)[:-1]
+        words, pairs = np.flatnonzero(blanks_V == 0), np.flatnonzero(blanks_V == 1)
         self._word_columns = np.full(len(numbers) + 1, -1, dtype=np.int32)
-        self._word_columns[first_V[words]] = words
-        self._pairs = Keys(first_V[pairs] * len(numbers) + second_V[pairs])
+        self._word_columns[numbers_A[firsts_V[words]]] = words
+        first_P, second_P = numbers_A[firsts_V[pairs]], numbers_A[firsts_V[pairs] + 1]
+        self._pairs = Keys(first_P * len(numbers) + second_P)
         self._pair_columns = np.append(pairs, -1).astype(np.int32)
 
     def items_of(self, chunks: Sequence[str]) -> Ragged:

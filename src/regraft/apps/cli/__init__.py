@@ -1,38 +1,22 @@
 """The command `regraft`: its commands, and what happens when one fails.
 
-Commands import the library inside their functions, so that `regraft --help` does not load torch.
+A command's module is imported when the command is used, and imports the library inside its
+functions, so that `regraft --help` does not load torch.
 This is the only place that catches RegraftError, and all that is none.
 """
 
+import importlib
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from regraft.apps.cli import (
-    compare,
-    course,
-    data,
-    demo,
-    distill,
-    explain,
-    export,
-    finetune,
-    fit,
-    inspect,
-    predict,
-    pretrain,
-    serve,
-    studio,
-    terminal,
-    tokenizer,
-    verify,
-)
+from regraft.apps.cli import terminal
 from regraft.apps.cli.failures import bug_report, explained
 from regraft.apps.cli.options import Command
 from regraft.errors import RegraftError
@@ -48,9 +32,13 @@ _WORDS = f"{__name__}.words"
 class _Commands(TyperGroup):
     """Turns every failure into a message and an exit code; the details of a bug are saved."""
 
+    def __init__(self, *, commands: Any, **attributes: Any) -> None:
+        """Without commands of its own, it has those of `_COMMANDS`."""
+        super().__init__(commands=commands or _Loaded(), **attributes)
+
     def list_commands(self, ctx: Any) -> list[str]:
-        """In the order of `_COMMANDS`; typer would put groups last."""
-        return sorted(self.commands, key=list(_COMMANDS).index)
+        """In the order of the pipeline; typer would put groups last."""
+        return list(self.commands)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -112,38 +100,42 @@ app = typer.Typer(
     **_LOOKS,
 )
 
-# In the order of the pipeline, which `regraft --help` keeps.
-_COMMANDS: dict[str, Callable[..., None] | dict[str, Callable[..., None]]] = {
-    "demo": demo.demo,
-    "fit": fit.fit,
+# Module and function of each, in the order of the pipeline, which `regraft --help` keeps.
+_COMMANDS: dict[str, str | dict[str, str]] = {
+    "demo": "demo.demo",
+    "fit": "fit.fit",
     "data": {
-        "check": data.check,
-        "clean": data.clean,
-        "list": data.list_corpora,
-        "fetch": data.fetch,
+        "check": "data.check",
+        "clean": "data.clean",
+        "list": "data.list_corpora",
+        "fetch": "data.fetch",
     },
-    "tokenizer": {"train": tokenizer.train, "show": tokenizer.show},
-    "tokenize": tokenizer.tokenize,
-    "pretrain": pretrain.pretrain,
-    "import": pretrain.import_,
-    "finetune": finetune.finetune,
-    "compare": compare.compare,
-    "evaluate": predict.evaluate,
-    "predict": predict.predict,
-    "explain": explain.explain,
-    "generate": predict.generate,
-    "fill": predict.fill,
-    "distill": distill.distill,
-    "export": export.export,
-    "verify": verify.verify,
-    "serve": serve.serve,
-    "studio": studio.studio,
-    "attention": inspect.attention,
-    "picture": inspect.picture,
-    "params": inspect.params,
-    "settings": inspect.settings,
-    "bench": pretrain.bench,
-    "course": {"list": course.list_questions, "notebooks": course.notebooks, "check": course.check},
+    "tokenizer": {"train": "tokenizer.train", "show": "tokenizer.show"},
+    "tokenize": "tokenizer.tokenize",
+    "pretrain": "pretrain.pretrain",
+    "import": "pretrain.import_",
+    "finetune": "finetune.finetune",
+    "compare": "compare.compare",
+    "evaluate": "predict.evaluate",
+    "predict": "predict.predict",
+    "explain": "explain.explain",
+    "generate": "predict.generate",
+    "fill": "predict.fill",
+    "distill": "distill.distill",
+    "export": "export.export",
+    "verify": "verify.verify",
+    "serve": "serve.serve",
+    "studio": "studio.studio",
+    "attention": "inspect.attention",
+    "picture": "inspect.picture",
+    "params": "inspect.params",
+    "settings": "inspect.settings",
+    "bench": "pretrain.bench",
+    "course": {
+        "list": "course.list_questions",
+        "notebooks": "course.notebooks",
+        "check": "course.check",
+    },
 }
 # These train a network or look into one; all others work without torch, as long as the run folder
 # that they read holds no network.
@@ -156,14 +148,35 @@ _GROUP_HELP = {
     "tokenizer": "Train a tokenizer; show the tokens of a text.",
     "course": "Learn how it works: chapters to run, with answers checked.",
 }
-for _name, _command in _COMMANDS.items():
-    if isinstance(_command, dict):
-        _group = typer.Typer(**_LOOKS)
-        for _part, _function in _command.items():
-            _group.command(_part, cls=Command)(_function)
-        app.add_typer(_group, name=_name, help=_GROUP_HELP[_name])
-    else:
-        app.command(_name, cls=_TrainingCommand if _name in _TRAINING else Command)(_command)
+
+
+class _Loaded(Mapping[str, Any]):
+    """The commands by name; each is built, and its module imported, when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._built: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._built:
+            self._built[name] = _command(name, _COMMANDS[name])
+        return self._built[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_COMMANDS)
+
+    def __len__(self) -> int:
+        return len(_COMMANDS)
+
+
+def _command(name: str, parts: str | dict[str, str]) -> Any:
+    """A command, or a group of them."""
+    typed = typer.Typer(name=name, help=_GROUP_HELP.get(name), add_completion=False, **_LOOKS)
+    for part, place in ({name: parts} if isinstance(parts, str) else parts).items():
+        module, _, function = place.partition(".")
+        kind = _TrainingCommand if part in _TRAINING else Command
+        source = importlib.import_module(f"{__name__}.{module}")
+        typed.command(part, cls=kind)(getattr(source, function))
+    return typer.main.get_command(typed)
 
 
 def _show_version(is_given: bool) -> bool:
