@@ -4,6 +4,7 @@ import errno
 import itertools
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tiny_blends import light_blend
 
 from regraft.classifiers.base import load_classifier
 from regraft.errors import DiskError, RunFolderError
+from regraft.export.numpy_folder import export_numpy
 from regraft.runtime.files import remove_litter, whole_folder, write_text
 
 FAULTS = (errno.ENOSPC, errno.EIO, errno.EACCES)
@@ -91,3 +93,52 @@ def test_run_folder_loads_as_it_was_or_is_refused(tmp_path):
 
     assert every_fault(lambda folder: blend.save(folder / "run"), check, tmp_path) > 20
     assert num_loaded >= len(FAULTS)
+
+
+class _LastMoment(Disk):
+    """Kills the process in the middle of the call that would fail."""
+
+    def check(self, name: str) -> None:
+        try:
+            super().check(name)
+        except OSError:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_export_that_is_killed_at_any_call_leaves_nothing_half(tmp_path):
+    blend = light_blend()
+    blend.save(tmp_path / "run")
+    export_numpy(tmp_path / "run", out=tmp_path / "whole")
+    whole = files_of(tmp_path / "whole")
+    for number in itertools.count(1):
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        if (child := os.fork()) == 0:
+            code = 1
+            try:
+                with on(_LastMoment(failing=number)):
+                    export_numpy(tmp_path / "run", out=folder / "out")
+                code = 0
+            finally:
+                os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if (folder / "out").exists():
+            assert files_of(folder / "out") == whole
+        else:
+            remove_litter.cache_clear()
+            export_numpy(tmp_path / "run", out=folder / "out")
+            assert files_of(folder / "out") == whole
+        assert os.listdir(folder) == ["out"]
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+    assert number > 20
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }

@@ -109,6 +109,7 @@ def test_texts_without_words_are_refused(texts):
     [
         {**WORDS, "ngram_range": (1, 3)},
         {**CHARACTERS, "ngram_range": (3, 2)},
+        {**CHARACTERS, "ngram_range": (2, 10**9)},
         {**WORDS, "idf_V": np.ones(3)},
     ],
 )

@@ -53,6 +53,7 @@ def test_kind_that_is_no_text_is_refused(blend, tmp_path, name):
         ({"temperature": -1.0}, "holds no weights of a blend"),
         ({"temperature": 1e999}, "is not JSON"),
         ({"temperature": 1e9}, "holds no weights of a blend"),
+        ({"temperature": True}, "holds no weights of a blend"),
         ({"priors": "../../etc"}, "holds no weights of a blend"),
         ({"priors": [0.5]}, "holds no weights of a blend"),
         ({"priors": [1.0, 0]}, "holds no weights of a blend"),

@@ -101,6 +101,37 @@ def test_gzip_bomb_that_cannot_be_streamed_is_refused(name, tmp_path, monkeypatc
     assert peak_of_refusal(tmp_path / name, r"has more than 1,000,000 bytes") < 20 << 20
 
 
+@pytest.mark.parametrize("has_dictionary", [False, True])
+def test_long_text_in_many_rows_of_parquet_is_held_once(has_dictionary, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    texts = pyarrow.array(["x" * 100_000, None, *["x" * 100_000] * 1_998])
+    if has_dictionary:
+        texts = texts.dictionary_encode()
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": texts}), path)
+    assert path.stat().st_size < 10_000
+    allocated = pyarrow.total_allocated_bytes()
+    tracemalloc.start()
+    sizes = [len(row.text) for row in read_rows(path, data=DATA, need_label=False)]
+    assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    tracemalloc.stop()
+    assert sizes == [100_000, 0, *[100_000] * 1_998]
+    assert pyarrow.total_allocated_bytes() < allocated + (4 << 20)
+
+
+def test_parquet_that_grows_too_much_and_long_cells_are_refused(tmp_path, monkeypatch):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "a.parquet"
+    table = pyarrow.table({"text": ["x" * (20 << 20)]})
+    parquet.write_table(table, path, compression="gzip", use_dictionary=False)
+    assert peak_of_refusal(path, "200 times larger when it is decompressed") < 1 << 20
+    parquet.write_table(pyarrow.table({"text": ["x" * 1_001]}), path)
+    monkeypatch.setenv(LIMITS_NAME, "record_bytes=1000")
+    peak_of_refusal(path, "A cell of .*a.parquet has more than 1,000 bytes")
+
+
 @pytest.mark.parametrize(
     ("value", "problem"),
     [("NaN", "NaN is not JSON"), ("-Infinity", "is not JSON"), ("1e999", "too large")],

@@ -236,9 +236,10 @@ def _checked_weights(run_dir: Path, info: RunInfo) -> dict[str, float]:
     """The weight of each member in run.json; RunFolderError if they are not weights."""
     try:
         weights = {str(name): float(weight) for name, weight in info.result["weights"].items()}
-        temperature, priors = float(info.result["temperature"]), info.result["priors"]
+        temperature, priors = info.result["temperature"], info.result["priors"]
         is_right = (
-            1 / _MOST_TEMPERATURE <= temperature <= _MOST_TEMPERATURE
+            type(temperature) in (int, float)
+            and 1 / _MOST_TEMPERATURE <= temperature <= _MOST_TEMPERATURE
             and isinstance(priors, list)
             and len(priors) in (0, len(info.labels))
             and all(0 < prior < math.inf for prior in priors)

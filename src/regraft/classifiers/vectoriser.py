@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Analyzer = Literal["word", "char_wb"]
 # scikit-learn's own pattern drops words of one letter: "a", "y", "I", all of Chinese.
 WORD = re.compile(r"\w+")
+# In characters or words: more is a damaged file, and every place of a text has room for as many.
+_LONGEST_TERM = 100
 # No character has a larger code.
 _CODE_BITS = 21
 # 1 + log(count) of the counts that occur in practice.
@@ -46,7 +48,7 @@ class Vectoriser:
 
     def __post_init__(self) -> None:
         fewest, most = self.ngram_range
-        if not 1 <= fewest <= most:
+        if {type(fewest), type(most)} != {int} or not 1 <= fewest <= most <= _LONGEST_TERM:
             raise ValueError(f"there are no terms of {fewest} to {most} {self.analyzer}s")
         if self.analyzer == "word" and (fewest, most) != (1, 2):
             raise ValueError(f"word terms are of 1 to 2 words, not of {fewest} to {most}")

@@ -1,13 +1,17 @@
 """What `regraft data check` is told about files."""
 
+import gzip
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from regraft.config.schema import DataSettings
+from regraft.data.text import readers
 from regraft.data.text.profile import profile
 from regraft.errors import DataError
+from regraft.runtime.progress import Silent
 
 DATA = DataSettings()
 
@@ -96,3 +100,46 @@ def test_profile_refuses_floats_and_empty_texts(tmp_path: Path) -> None:
         profile([write_jsonl(tmp_path / "a.jsonl", ("x", "0.5"), ("y", "1"))], data=DATA)
     with pytest.raises(DataError, match=r"All texts of .* are empty"):
         profile([write_jsonl(tmp_path / "b.jsonl", ("", "a"))], data=DATA)
+
+
+class Messages(Silent):
+    """Keeps what is said before anything else is started."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.num_started = 0
+
+    def say(self, message: str) -> None:
+        if not self.num_started:
+            self.said.append(message)
+
+    def start(self, name: str, *, total: float | None) -> None:
+        self.num_started += 1
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_memory_that_files_will_take_is_said_first(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = write_jsonl(tmp_path / "plain", *[(f"text {n}", None) for n in range(50)])
+    path, other = tmp_path / name, tmp_path / "b.jsonl"
+    packed = gzip.compress(content.read_bytes())
+    path.write_bytes(packed if path.suffix == ".gz" else content.read_bytes())
+    other.write_text('{"text": "another"}\n')
+    monkeypatch.setattr(readers, "_MUCH_BYTES", 51 * 4_000)
+    messages = Messages()
+    profile([path, other], data=DATA, progress=messages)
+    assert messages.said == [f"{path}, {other} will take about 0.0 GB of memory."]
+    messages = Messages()
+    profile([path, other], data=DATA, near=False, progress=messages)
+    assert not messages.said
+
+
+def test_gzip_bomb_of_many_lines_is_refused_before_a_row_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "train.txt.gz"
+    path.write_bytes(gzip.compress(b"a\n" * (20 << 20)))
+    tracemalloc.start()
+    with pytest.raises(DataError, match="200 times larger when it is decompressed"):
+        profile([path], data=DATA)
+    assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    tracemalloc.stop()

@@ -17,8 +17,10 @@ from regraft.runtime import raising, read_limits
 
 Limit = Literal["record_bytes", "whole_bytes"]
 STANDARD_INPUT = Path("-")
-# From here on it is looked at how much larger gzip becomes: text 3 to 10 times, a bomb up to 1,000.
+# From here on it is looked at how much larger a packed file becomes: text 3 to 10 times, a bomb up
+# to 1,000.
 _BOMB_BYTES = 16 << 20
+_BLOCK_BYTES = 1 << 20
 
 
 def source_name(path: Path) -> str:
@@ -76,8 +78,7 @@ def read_lines(path: Path, *, encoding: str) -> Iterator[str]:
         for row, line in enumerate(lines, start=1):
             if len(line) > most:
                 raise too_long(f"{source} row {row}", most, limit="record_bytes")
-            if offset > _BOMB_BYTES:
-                _refuse_bomb(path, num_bytes=offset)
+            refuse_bomb(path, num_bytes=offset)
             try:
                 text = line.decode(codec)
             except UnicodeDecodeError as error:
@@ -98,6 +99,17 @@ def read_whole(path: Path) -> bytes:
     if len(content) > most:
         raise too_long(source_name(path), most, limit="whole_bytes")
     return content
+
+
+def size_of(path: Path) -> tuple[int, int]:
+    """Bytes and lines of a file, decompressed; what becomes too large is refused before it is kept."""
+    num_bytes = num_lines = 0
+    with opened(path) as file:
+        for block in iter(lambda: file.read(_BLOCK_BYTES), b""):
+            num_bytes += len(block)
+            num_lines += block.count(b"\n")
+            refuse_bomb(path, num_bytes=num_bytes)
+    return num_bytes, num_lines
 
 
 class Measured:
@@ -138,9 +150,12 @@ def too_long(place: str, most: int, *, limit: Limit) -> DataError:
     )
 
 
-def _refuse_bomb(path: Path, *, num_bytes: int) -> None:
+def refuse_bomb(path: Path, *, num_bytes: int) -> None:
+    """DataError if so many bytes, decompressed, are too many for the size of a packed file."""
+    if num_bytes <= _BOMB_BYTES or path.suffix not in (".gz", ".parquet"):
+        return
     most = read_limits().expansion
-    if path.suffix == ".gz" and num_bytes > most * path.stat().st_size:
+    if num_bytes > most * path.stat().st_size:
         raise DataError(
             f"{path} becomes more than {most} times larger when it is decompressed.",
             "Text becomes 3 to 10 times larger.",

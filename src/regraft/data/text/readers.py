@@ -22,6 +22,7 @@ from regraft.data.text.lines import (
     opened,
     peeked,
     read_lines,
+    size_of,
     source_name,
 )
 from regraft.data.text.records import Document, Example, check_class_labels
@@ -36,8 +37,8 @@ from regraft.data.text.tables import (
 from regraft.errors import ConfigError, DataError
 from regraft.runtime import SILENT, Progress, parse_json
 
-# Bytes of memory for a byte of a table: 2.2 for texts of 200 characters (2026-11-18).
-_PLAIN_FACTOR, _PACKED_FACTOR = 3, 12
+# Bytes of memory for a byte of a file that is not text.
+_PACKED_COST = 12.0
 _MUCH_BYTES = 100_000_000
 WORD_START = "\u2581"
 FASTTEXT_PREFIX = "__label__"
@@ -155,15 +156,27 @@ def load_examples(
     return examples
 
 
-def say_memory(paths: Sequence[Path], *, progress: Progress) -> None:
-    """Say how much memory files take that are about to be read whole, if it is much."""
-    num_bytes = 0
+def say_memory(
+    paths: Sequence[Path],
+    *,
+    byte_cost: float = 1.0,
+    row_cost: int = 200,
+    progress: Progress,
+) -> None:
+    """Say how much memory files take that are about to be read whole, if it is much.
+
+    Text takes `byte_cost` for each byte, decompressed, and `row_cost` for each line; the defaults
+    are those of examples (2026-11-18: 1.0 to 1.2, and 200).
+    """
+    num_bytes = 0.0
     for path in paths:
         # Not Path.is_file, which raises if the name is too long.
         for file in folder_files(path) if os.path.isdir(path) else [path]:
-            if os.path.isfile(file):
-                is_packed = file.suffix in (".gz", ".parquet", ".xlsx")
-                num_bytes += file.stat().st_size * (_PACKED_FACTOR if is_packed else _PLAIN_FACTOR)
+            if file.suffix in (".parquet", ".xlsx") and os.path.isfile(file):
+                num_bytes += _PACKED_COST * file.stat().st_size
+            elif os.path.isfile(file):
+                size, num_lines = size_of(file)
+                num_bytes += byte_cost * size + row_cost * num_lines
     if num_bytes > _MUCH_BYTES:
         names = ", ".join(map(str, paths))
         progress.say(f"{names} will take about {num_bytes / 1e9:.1f} GB of memory.")
