@@ -259,7 +259,7 @@ class FoldedModel(RegressionModel):
         """What decides, and how it reads a text."""
         stored, index, tokenizer = super().portable(), self.space.index, self.space.tokenizer
         reading = {
-            "vocabulary": tokenizer.vocabulary,
+            "vocabulary": dict(sorted(tokenizer.vocabulary.items())),  # the library shuffles them
             "unknown": tokenizer.unknown_id,
             "before": list(index.prefix_ids),
             "behind": list(index.suffix_ids),

@@ -34,7 +34,8 @@ class _Commands(TyperGroup):
 
     def __init__(self, *, commands: Any, **attributes: Any) -> None:
         """Without commands of its own, it has those of `_COMMANDS`."""
-        super().__init__(commands=commands or _Loaded(), **attributes)
+        super().__init__(**attributes)
+        self.commands: Any = commands or _Loaded()
 
     def list_commands(self, ctx: Any) -> list[str]:
         """In the order of the pipeline; typer would put groups last."""

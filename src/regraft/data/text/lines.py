@@ -102,7 +102,7 @@ def read_whole(path: Path) -> bytes:
 
 
 def size_of(path: Path) -> tuple[int, int]:
-    """Bytes and lines of a file, decompressed; what becomes too large is refused before it is kept."""
+    """Bytes and lines of a file, decompressed; nothing is kept, and a bomb is refused."""
     num_bytes = num_lines = 0
     with opened(path) as file:
         for block in iter(lambda: file.read(_BLOCK_BYTES), b""):

@@ -225,7 +225,7 @@ def _values(array: Any, *, path: Path) -> list[Any]:
     """A column of a batch as Python values; rows with one entry of a dictionary share it."""
     entries = getattr(array, "dictionary", array)
     if entries is array:
-        found = array.to_pylist()
+        found: list[Any] = array.to_pylist()
     else:
         codes = array.indices.to_pylist()
         by_code = {code: entries[code].as_py() for code in set(codes) - {None}}
