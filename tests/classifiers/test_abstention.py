@@ -5,6 +5,7 @@ from conftest import Recorder
 
 from regraft.classifiers.abstention import Abstention
 from regraft.classifiers.base import prediction
+from regraft.config.schema import DataSettings
 from regraft.errors import ConfigError
 from regraft.stats.selective import CoveragePoint
 
@@ -32,7 +33,14 @@ def test_unreachable_accuracy_names_the_best() -> None:
 )
 def test_impossible_abstention_is_refused(wrong: Abstention) -> None:
     with pytest.raises(ConfigError):
-        wrong.check()
+        wrong.check(DataSettings())
+
+
+def test_target_accuracy_needs_one_label_per_text() -> None:
+    several = DataSettings(label_separator="|")
+    Abstention(below=0.5).check(several)
+    with pytest.raises(ConfigError, match="label_separator"):
+        Abstention(target_accuracy=0.9).check(several)
 
 
 def test_prediction_leaves_the_label_empty_below_the_threshold() -> None:

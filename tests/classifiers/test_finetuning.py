@@ -11,6 +11,7 @@ import torch
 from conftest import TINY, Recorder, make_examples, write_examples
 from safetensors.torch import load_file
 
+from regraft.classifiers.base import load_classifier
 from regraft.classifiers.epochs import EpochRecord, best_epoch
 from regraft.classifiers.finetuning import (
     FinetuneResult,
@@ -19,11 +20,14 @@ from regraft.classifiers.finetuning import (
     train_classifier,
     unseen,
 )
+from regraft.classifiers.held_out import find_label_issues
 from regraft.classifiers.neural import calibrate
 from regraft.classifiers.starts import Start, start_from_base, without_base
 from regraft.config.resolution import replace, resolve
 from regraft.config.schema import Settings
 from regraft.data.rows import ExampleRows
+from regraft.data.text.label_issues import read_label_issues
+from regraft.data.text.readers import load_examples
 from regraft.data.text.records import Example, Labels
 from regraft.errors import ConfigError, DataError, RunFolderError
 from regraft.models.heads import Model
@@ -32,7 +36,8 @@ from regraft.training.inference import class_probabilities
 from regraft.training.loaded_run import load_run
 from regraft.training.run_folder import read_metrics
 
-FILES = ["config.json", "metrics.jsonl", "model.safetensors", "run.json", "tokenizer.json"]
+FILES = ["config.json", "label_issues.csv", "metrics.jsonl", "model.safetensors"]
+FILES += ["run.json", "tokenizer.json"]
 
 
 def weights_of(run_dir: Path) -> dict[str, torch.Tensor]:
@@ -539,6 +544,43 @@ def test_run_tells_its_temperature(
 
     same = finetune(valid=splits["train"], out=tmp_path / "same", **files)
     assert same.temperature is load_run(tmp_path / "same").info.temperature is None
+
+
+def test_held_out_examples_choose_when_to_answer_and_whose_label_may_be_wrong(
+    tiny_finetune: Settings, splits: dict[str, Path], tmp_path: Path
+) -> None:
+    learning = {"train.epochs": 10, "train.lr": 0.01, "model.dropout": 0, "data.max_length": 64}
+    examples = make_examples(60, seed=7)
+    swapped = {"negative": "positive", "positive": "negative"}
+    wrong = {row + 2 for row in range(0, 60, 5)}  # rows of the file, after its header
+    rows = [(t, swapped[n] if row + 2 in wrong else n) for row, (t, n) in enumerate(examples)]
+    files: dict[str, Any] = {
+        "base": None,
+        "train": write_csv(tmp_path / "train.csv", make_examples(120)),
+    }
+    result = finetune(
+        **files,
+        valid=write_csv(tmp_path / "valid.csv", rows),
+        out=tmp_path / "run",
+        settings=resolve("finetune", overrides={**TINY, **learning}),
+        target_accuracy=0.8,
+    )
+    classifier = load_classifier(tmp_path / "run")
+    assert classifier.abstain_below == result.abstain_below >= 0.5
+    held_out = load_examples(tmp_path / "valid.csv", data=classifier.data)
+    chances_NC = classifier.predict_proba([example.text for example in held_out])
+    expected = find_label_issues(held_out, chances_NC, labels=Labels(classifier.labels))
+    issues = read_label_issues(tmp_path / "run/label_issues.csv")
+    assert [issue.row for issue in issues] == [issue.row for issue in expected]
+    assert len(issues) == result.num_label_issues
+    assert wrong & {issue.row for issue in issues}
+
+    files |= {"valid": files["train"], "settings": tiny_finetune}
+    with pytest.raises(DataError, match="not trained on"):
+        finetune(**files, out=tmp_path / "none", target_accuracy=0.8)
+    given = finetune(**files, out=tmp_path / "given", abstain_below=0.9)
+    assert (given.abstain_below, given.num_label_issues) == (0.9, 0)
+    assert read_label_issues(tmp_path / "given/label_issues.csv") == []
 
 
 def test_result_without_a_temperature_can_be_read(

@@ -14,6 +14,7 @@ from tampering import accept_files, change_facts
 
 from regraft.classifiers.self_training import (
     MOST_TAKEN,
+    _name_own_rows,
     labelled_by,
     self_train,
     sure_rows,
@@ -21,6 +22,8 @@ from regraft.classifiers.self_training import (
 )
 from regraft.config.resolution import resolve
 from regraft.config.schema import Settings
+from regraft.data.text.label_issues import LabelIssue, read_label_issues, write_label_issues
+from regraft.data.text.records import Example
 from regraft.errors import ConfigError, DataError
 from regraft.training.loaded_run import load_run
 
@@ -86,6 +89,15 @@ def test_student_learns_from_labels_and_from_sure_answers(
         assert told == [f"Round {number}: {len(taken)} of 30 texts are taken."]
     assert result.num_train == len(read(folder / "train-2.jsonl"))
     assert load_run(out).info.labels == ("negative", "positive")
+
+
+def test_possible_label_errors_name_rows_of_the_users_file(tmp_path: Path):
+    path = tmp_path / "label_issues.csv"
+    write_label_issues(path, [LabelIssue(1, "", "Two.", "a", "b", 0.9)])
+    examples = [Example("One.", "a", "v.csv", 2, id="x"), Example("Two.", "a", "v.csv", 7, id="y")]
+    for _ in range(2):  # a run that is resumed after its end does it again
+        _name_own_rows(path, examples)
+        assert read_label_issues(path) == [LabelIssue(7, "y", "Two.", "a", "b", 0.9)]
 
 
 def test_interrupted_rounds_go_on_exactly(

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from explanations import explanation
-from tiny_blends import light_blend
+from tiny_blends import blend_dir, light_blend
 from typer.testing import CliRunner, Result
 
 from regraft.apps.cli import app
 from regraft.classifiers.attribution import Explainer
 from regraft.classifiers.explanation import StrongWord
-from regraft.classifiers.table_explanation import WordTotals, explain_table
+from regraft.classifiers.table_explanation import WordTotals, class_words, explain_table
 from regraft.config.schema import DataSettings
 
 ROWS = [
@@ -46,6 +46,14 @@ def test_words_are_added_up_by_class_and_divided_by_its_texts():
     pro, contra = good.strongest()
     assert pro == [StrongWord("good", 1.25, 2), StrongWord("film", 0.25, 1)]
     assert contra == [StrongWord("bad", -0.5, 1)]
+
+
+def test_labelled_texts_of_a_run_give_the_words_of_its_classes(tmp_path_factory):
+    run_dir = blend_dir(tmp_path_factory, num_labels=2)
+    good, bad = sorted(class_words(run_dir), key=lambda words: words.label, reverse=True)
+    assert (good.label, bad.label) == ("positive", "negative")
+    assert good.num_texts + bad.num_texts == 45
+    assert all(words.strongest()[0] for words in (good, bad))
 
 
 def test_every_row_with_words_is_explained_and_keeps_its_cells(explainer, table, tmp_path):

@@ -22,7 +22,7 @@ from regraft.apps.serve.engine import load_engine
 from regraft.classifiers.attribution import Explainer
 from regraft.classifiers.base import load_classifier
 from regraft.classifiers.estimator import TextClassifier
-from regraft.classifiers.finetuning import MICRO_F1, calibrate, chosen_thresholds, finetune
+from regraft.classifiers.finetuning import MICRO_F1, calibrate, finetune
 from regraft.classifiers.scoring import SetEvaluation, evaluate
 from regraft.config.resolution import resolve
 from regraft.config.schema import Settings
@@ -109,7 +109,8 @@ def test_one_temperature_serves_all_labels(set_run: Path, files: dict[str, Path]
     examples = load_examples(files["valid"], data=run.settings.data)
     given = {"labels": Labels(run.info.labels), "tokenizer": run.tokenizer}
     rows = example_rows(examples, **given, data=run.settings.data)
-    assert chosen_thresholds(run.model, rows) == run.info.thresholds
+    chosen_C = f1_thresholds(label_probabilities(run.model, rows), rows.targets)
+    assert tuple(chosen_C.tolist()) == run.info.thresholds
 
     # Where every fourth text is not what it says, the same model is too sure.
     wrong = [

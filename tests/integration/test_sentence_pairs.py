@@ -263,6 +263,9 @@ def test_bad_pairs_are_refused(files: dict[str, Path], tmp_path: Path):
         f"{lines} has no columns, but data.pair_column is 'answer'. Pairs are read from "
         ".csv .tsv .jsonl .parquet .xlsx. Convert the file, or omit --pair-column."
     )
+    by_fit = refusal(run("fit", "--train", files["train"], "--pair-column", "answer"))
+    assert "`regraft fit` reads single texts, not pairs" in by_fit
+    assert "finetune --pair-column" in by_fit
     same = refusal(run(*finetune_args(files["train"], out), "--pair-column", "text"))
     assert "data.pair_column: 'text' is also data.text_column" in same
     long = run(

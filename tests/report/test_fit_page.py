@@ -9,6 +9,7 @@ import pytest
 from comparisons import arm, comparison, interval
 from pages import check_readable, check_self_contained
 
+from regraft.classifiers.explanation import ClassWords, StrongWord
 from regraft.classifiers.fit_result import FitResult
 from regraft.classifiers.held_out import MemberScore
 from regraft.classifiers.kept_examples import KeptExamples
@@ -159,13 +160,16 @@ def test_fit_report_shows_what_held_out_examples_say(run_dir: Path):
         coverage=(CoveragePoint(0.9, 0.5, 0.97), CoveragePoint(0.6, 1.0, 0.86)),
         label_curve=curve,
     )
-    paths = write_fit_report(result, None, run_dir / "report")
+    words = (StrongWord("dull", 1.25, 3), StrongWord("good", -0.5, 2))
+    classes = [ClassWords("negative", 4, words)]
+    paths = write_fit_report(result, None, run_dir / "report", class_words=classes)
     assert {"labels.png", "coverage.svg", "confidence.svg"} <= set(paths)
     page = paths["report.html"].read_text(encoding="utf-8")
     check_readable(page)
     check_self_contained(page)
     texts = page, paths["report.md"].read_text(encoding="utf-8")
     for text in texts:
+        assert "negative (4 texts): dull +1.25; against: good" in text
         for fact in ("400 more labels", "Row 17 (r-17)", "A dull book.", "0.800"):
             assert fact in text
         for title in ("Confusion matrix", "Calibration", "Most confident errors"):

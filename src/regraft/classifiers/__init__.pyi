@@ -54,7 +54,7 @@ from .scoring import (
 from .self_training import self_train
 from .starts import Start, start_from_base, without_base
 from .storage import Stored, load_member, save_member
-from .table_explanation import TableExplanation, WordTotals, explain_table
+from .table_explanation import TableExplanation, WordTotals, class_words, explain_table
 from .table_prediction import TablePrediction, TableTask, predict_to_file, predict_to_stream
 from .tfidf import (
     LatentModel,
@@ -115,6 +115,7 @@ __all__ = [
     "blended",
     "check_share",
     "checked_probabilities",
+    "class_words",
     "classifier_kinds",
     "distill",
     "document_vectors",

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from regraft.config import DataSettings
 from regraft.errors import ConfigError
 from regraft.runtime import SILENT, Progress, in_percent
 from regraft.stats import CoveragePoint, point_for_accuracy
@@ -24,14 +25,21 @@ class Abstention:
     below: float | None = None
     target_accuracy: float | None = None
 
-    def check(self) -> None:
-        """Raise ConfigError if both are given, or one is no probability."""
+    def check(self, data: DataSettings) -> None:
+        """Raise ConfigError if both are given, one is no probability, or the task forbids it."""
         check_share("--abstain-below", self.below)
         check_share("--target-accuracy", self.target_accuracy)
         if self.below is not None and self.target_accuracy is not None:
             raise ConfigError(
                 "--abstain-below and --target-accuracy both choose the threshold.",
                 remedy="Pass one of them.",
+            )
+        if self.target_accuracy is not None and data.label_separator is not None:
+            raise ConfigError(
+                "--target-accuracy needs one label per text, and data.label_separator allows "
+                "several.",
+                "With several labels, each has a threshold of its own, which is chosen for you.",
+                remedy="Omit --target-accuracy.",
             )
 
     def threshold(
@@ -50,7 +58,7 @@ class Abstention:
         else:
             progress.say(
                 "Warning: no threshold reaches an accuracy of "
-                f"{in_percent(self.target_accuracy)} for certain. The best is {share}, "
+                f"{100 * self.target_accuracy:g} % for certain. The best is {share}, "
                 f"from a confidence of {point.threshold:.3f} on."
             )
         return point.threshold

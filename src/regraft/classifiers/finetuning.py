@@ -6,6 +6,7 @@ memory, and `train_classifier` the training loop that comparisons use as well.
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,16 +14,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 
+from regraft.classifiers.abstention import ALWAYS_ANSWER, Abstention
 from regraft.classifiers.epochs import EpochRecord, kept_epoch
 from regraft.classifiers.head_start import start_from_regression
+from regraft.classifiers.held_out import ISSUES_NAME, find_label_issues
 from regraft.classifiers.neural import (
     NeuralClassifier,
     calibrate,
-    chosen_thresholds,
     has_label_sets,
     has_probabilities,
+    row_probabilities,
 )
 from regraft.classifiers.starts import Start, start_from_base, start_from_scratch, texts_of
 from regraft.config import Settings, resolve
@@ -38,11 +41,12 @@ from regraft.data import (
     labels_of,
     load_examples,
     split_examples,
+    write_label_issues,
 )
 from regraft.errors import ConfigError, DataError
 from regraft.models import Model, add_adapters, merge_adapters
 from regraft.runtime import SILENT, Progress, device, in_percent, world
-from regraft.stats import accuracy, best_micro_f1
+from regraft.stats import accuracy, best_micro_f1, coverage_curve, f1_thresholds
 from regraft.training import (
     BEST,
     MEAN,
@@ -52,12 +56,10 @@ from regraft.training import (
     RunInfo,
     TrainState,
     build_state,
-    class_probabilities,
     classify,
     classify_each,
     holding,
     kept_steps,
-    label_probabilities,
     open_run,
     put,
     read_base_settings,
@@ -74,7 +76,8 @@ class FinetuneResult:
     """The outcome of fine-tuning; `best_epoch` is that of the weights kept, if not the last.
 
     `followed` names the score in `valid_accuracy`. `temperature` is what the scores were divided by
-    for calibration; None if they were not calibrated.
+    for calibration; None if they were not calibrated. Below the confidence `abstain_below`,
+    `predict` does not answer. `num_label_issues` is the number of rows of label_issues.csv.
     """
 
     run_dir: str
@@ -89,6 +92,8 @@ class FinetuneResult:
     best_epoch: int | None = None
     followed: str = ACCURACY
     temperature: float | None = None
+    abstain_below: float | None = None
+    num_label_issues: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -109,18 +114,24 @@ def finetune(
     out: str | Path,
     settings: Settings | None = None,
     tokenizer_path: str | Path | None = None,
+    abstain_below: float | None = None,
+    target_accuracy: float | None = None,
     resume: bool = False,
     progress: Progress = SILENT,
 ) -> FinetuneResult:
     """Train a classifier on the file `train` and write it to the run folder `out`.
 
     `base` is the run folder of a language model, a Hugging Face folder, a checkpoint of the lab, or
-    None for scratch. Without `valid`, a part of train is held out. With `resume` the run in `out`
-    continues from its last checkpoint.
+    None for scratch. Without `valid`, a part of train is held out. Below the confidence
+    `abstain_below` the classifier does not answer; `target_accuracy` chooses that confidence on
+    held-out examples, whose labels that may be wrong are listed in label_issues.csv. With `resume`
+    the run in `out` continues from its last checkpoint.
     """
     settings = settings or resolve(
         "finetune", base=None if base is None else read_base_settings(Path(base))
     )
+    abstention = Abstention(abstain_below, target_accuracy)
+    abstention.check(settings.data)
     if base is not None and tokenizer_path is not None:
         raise ConfigError(
             f"The base {base} has a tokenizer of its own; {tokenizer_path} cannot replace it.",
@@ -135,6 +146,7 @@ def finetune(
             folder=folder,
             settings=settings,
             tokenizer_path=tokenizer_path,
+            abstention=abstention,
             resume=resume,
             progress=progress if world().is_first else SILENT,
         )
@@ -148,12 +160,16 @@ def _finetune(
     folder: RunFolder,
     settings: Settings,
     tokenizer_path: str | Path | None,
+    abstention: Abstention,
     resume: bool,
     progress: Progress,
 ) -> FinetuneResult:
     train_examples, valid_examples = load_splits(
         train, valid=valid, settings=settings, progress=progress
     )
+    is_new_N = unseen(valid_examples, train=train_examples)
+    if not is_new_N.any():
+        _check_threshold_given(abstention, train=train, valid=valid)
     if base is not None:
         start = start_from_base(Path(base), settings=settings)
     else:
@@ -181,7 +197,13 @@ def _finetune(
         progress.say(f"{folder.run_dir} is complete already.")
         return FinetuneResult.from_dict(info.result)
     finetuned = finetune_examples(
-        start, train_examples, valid_examples, info=info, folder=folder, progress=progress
+        start,
+        train_examples,
+        valid_examples,
+        info=info,
+        abstention=abstention,
+        folder=folder,
+        progress=progress,
     )
     history, info = finetuned.history, finetuned.classifier.run.info
     result = FinetuneResult(
@@ -197,20 +219,58 @@ def _finetune(
         best_epoch=kept_epoch(history, settings=start.settings),
         followed=MICRO_F1 if info.thresholds else ACCURACY,
         temperature=info.temperature,
+        abstain_below=info.abstain_below,
+        num_label_issues=_list_issues(finetuned, valid_examples, is_new_N, folder=folder),
     )
     info = dataclasses.replace(info, result=result.to_dict())
     folder.finish(info, model=finetuned.classifier.run.model)
     return result
 
 
+def _list_issues(
+    finetuned: "Finetuned",
+    valid: Sequence[Example],
+    is_new_N: Bool[np.ndarray, " N"],
+    *,
+    folder: RunFolder,
+) -> int:
+    """Write the labels of new examples that may be wrong to the folder; how many there are."""
+    run = finetuned.classifier.run
+    issues = find_label_issues(
+        list(itertools.compress(valid, is_new_N)),
+        finetuned.valid_NC[is_new_N],
+        labels=Labels(run.info.labels),
+        separator=run.settings.data.label_separator,
+    )
+    if world().is_first:
+        write_label_issues(folder.run_dir / ISSUES_NAME, issues)
+    return len(issues)
+
+
+def _check_threshold_given(
+    abstention: Abstention, *, train: str | Path, valid: str | Path | None
+) -> None:
+    """Refuse to choose a threshold where all of valid is trained on."""
+    if abstention.target_accuracy is not None:
+        raise DataError(
+            f"All examples of {valid} are in {train}, too.",
+            "--target-accuracy chooses its threshold on examples that were not trained on.",
+            remedy="Pass other examples with --valid, or omit it.",
+        )
+
+
 @dataclass(frozen=True)
 class Finetuned:
-    """A classifier after fine-tuning, and how it went; `transplant` says what the base gave."""
+    """A classifier after fine-tuning, and how it went; `transplant` says what the base gave.
+
+    `valid_NC` are its probabilities for the valid examples.
+    """
 
     classifier: NeuralClassifier
     history: list[EpochRecord]
     transplant: str
     cut_share: float
+    valid_NC: Float[np.ndarray, "N C"] = dataclasses.field(repr=False)
 
 
 def finetune_examples(
@@ -219,10 +279,11 @@ def finetune_examples(
     valid: Sequence[Example],
     *,
     info: RunInfo,
+    abstention: Abstention = ALWAYS_ANSWER,
     folder: RunFolder | None = None,
     progress: Progress = SILENT,
 ) -> Finetuned:
-    """Train on examples, calibrate on valid, and choose thresholds there for label sets.
+    """Train on examples, then calibrate and choose all thresholds on valid.
 
     `info` names the labels. With a folder, training is logged and resumed there.
     """
@@ -233,6 +294,7 @@ def finetune_examples(
         example_rows(valid, labels=labels, tokenizer=tokenizer, data=data),
         is_new_N=unseen(valid, train=train),
         info=info,
+        abstention=abstention,
         folder=folder,
         progress=progress,
     )
@@ -245,6 +307,7 @@ def finetune_rows(
     *,
     is_new_N: Bool[np.ndarray, " N"],
     info: RunInfo,
+    abstention: Abstention = ALWAYS_ANSWER,
     folder: RunFolder | None = None,
     progress: Progress = SILENT,
 ) -> Finetuned:
@@ -274,12 +337,22 @@ def finetune_rows(
         score = f"{in_percent(history[best].valid_accuracy)} on valid"
         progress.say(f"The weights of epoch {best} of {len(history) - 1} are kept: {score}.")
     temperature = calibrate(model, valid_rows, is_new_N=is_new_N, settings=settings)
+    valid_NC, targets, thresholds = row_probabilities(model, valid_rows), valid_rows.targets, ()
+    if has_label_sets(valid_rows):
+        thresholds = tuple(f1_thresholds(valid_NC, targets).tolist())
+    below = abstention.below
+    if abstention.target_accuracy is not None:
+        below = abstention.threshold(
+            coverage_curve(valid_NC[is_new_N], targets[is_new_N]),
+            num_examples=int(is_new_N.sum()),
+            progress=progress,
+        )
     info = dataclasses.replace(
-        info, thresholds=chosen_thresholds(model, valid_rows), temperature=temperature
+        info, thresholds=thresholds, temperature=temperature, abstain_below=below
     )
     run_dir = Path() if folder is None else folder.run_dir
     run = LoadedRun(run_dir, info, settings, start.tokenizer, model.eval())
-    return Finetuned(NeuralClassifier(run), history, grafted, rows.cut_share)
+    return Finetuned(NeuralClassifier(run), history, grafted, rows.cut_share, valid_NC)
 
 
 def unseen(examples: Sequence[Example], *, train: Sequence[Example]) -> Bool[np.ndarray, " N"]:
@@ -453,9 +526,9 @@ def _log_entry(record: EpochRecord, *, followed: str) -> dict[str, Any]:
 
 def _valid_accuracy(model: Model, rows: ExampleRows) -> float:
     if has_label_sets(rows):
-        return best_micro_f1(label_probabilities(model, rows), rows.targets)
+        return best_micro_f1(row_probabilities(model, rows), rows.targets)
     targets_N = rows.targets.argmax(axis=1) if has_probabilities(rows) else rows.targets
-    return accuracy(class_probabilities(model, rows).argmax(axis=1), targets_N)
+    return accuracy(row_probabilities(model, rows).argmax(axis=1), targets_N)
 
 
 def _class_weights(rows: ExampleRows, *, settings: Settings) -> torch.Tensor | None:

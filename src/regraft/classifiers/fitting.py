@@ -242,8 +242,8 @@ def fit_examples(
             "regraft fit starts processes of its own, on one machine.",
             remedy="Start it without torchrun; `regraft pretrain` runs in many.",
         )
-    abstention.check()
-    check_fit_task(settings, abstention)
+    abstention.check(settings.data)
+    check_fit_task(settings)
     check_examples(examples, watched)
     for warning in label_warnings(examples, separator=settings.data.label_separator):
         progress.say(f"Warning: {labelled}: {warning}")
@@ -264,21 +264,15 @@ def fit_examples(
         )
 
 
-def check_fit_task(settings: Settings, abstention: Abstention) -> None:
+def check_fit_task(settings: Settings) -> None:
     """Raise ConfigError for a task, or an option, that the recipe does not support."""
     check_task(settings.data, supported=SINGLE_TEXTS, by="`regraft fit`")
-    if settings.data.label_separator is None:
-        return
-    for name, is_given in (
-        ("--target-accuracy", abstention.target_accuracy is not None),
-        ("train.class_weight", settings.train.class_weight is not None),
-    ):
-        if is_given:
-            raise ConfigError(
-                f"{name} needs one label per text, and data.label_separator allows several.",
-                "With several labels, each has a threshold of its own, which is chosen for you.",
-                remedy=f"Omit {name}.",
-            )
+    if settings.data.label_separator is not None and settings.train.class_weight is not None:
+        raise ConfigError(
+            "train.class_weight needs one label per text, and data.label_separator allows several.",
+            "With several labels, each has a threshold of its own, which is chosen for you.",
+            remedy="Omit train.class_weight.",
+        )
 
 
 def check_examples(examples: Sequence[Example], watched: Sequence[Example]) -> None:

@@ -221,6 +221,8 @@ def find_label_issues(
 
     `separator` is between several labels of a proposal.
     """
+    if not examples:
+        return []
     targets = labels.targets(examples)
     chances_DC, targets_D = decisions(held_out_NC, targets)
     doubts = label_doubts(chances_DC[None], targets_D).tolist()

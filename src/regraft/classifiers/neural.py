@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
 from regraft.classifiers.base import Classifier, ExportFormat, register_classifier, single_texts
@@ -16,7 +16,7 @@ from regraft.data import Content, ExampleRows, Span
 from regraft.errors import DataError, RegraftError
 from regraft.models import ClassifierHead, Model
 from regraft.runtime import SILENT, Progress, in_percent
-from regraft.stats import cautious_temperature, f1_thresholds
+from regraft.stats import cautious_temperature, decisions
 from regraft.training import (
     BEFORE_RUN_JSON,
     LoadedRun,
@@ -60,6 +60,11 @@ class NeuralClassifier(Classifier):
     def thresholds(self) -> tuple[float, ...]:
         """The probability from which each label is assigned, chosen on valid."""
         return self.run.info.thresholds
+
+    @property
+    def abstain_below(self) -> float | None:
+        """What `regraft finetune` was asked for, or chose for a target accuracy."""
+        return self.run.info.abstain_below
 
     @property
     def temperature(self) -> float | None:
@@ -207,20 +212,14 @@ def calibrate(
         return None
     assert isinstance(model.head, ClassifierHead), "fine-tuning grafts such a head"
     targets = valid_rows.targets[is_new_N]
-    if has_label_sets(valid_rows):
-        # One temperature for all labels: every label of every row is one yes-or-no decision.
-        chances = label_probabilities(model, valid_rows)[is_new_N].ravel()
-        answers, targets = np.stack([1 - chances, chances], axis=1), targets.ravel()
-    else:
-        answers = class_probabilities(model, valid_rows)[is_new_N]
-    temperature = cautious_temperature(answers, targets)
+    # One temperature for all labels: every label of every row is one yes-or-no decision.
+    chances_NC = row_probabilities(model, valid_rows)[is_new_N]
+    temperature = cautious_temperature(*decisions(chances_NC, targets))
     model.head.divide_scores(temperature)
     return temperature
 
 
-def chosen_thresholds(model: Model, valid_rows: ExampleRows) -> tuple[float, ...]:
-    """The probability from which each label is assigned, chosen on valid; () for one label."""
-    if not has_label_sets(valid_rows):
-        return ()
-    probabilities_NC = label_probabilities(model, valid_rows)
-    return tuple(f1_thresholds(probabilities_NC, valid_rows.targets).tolist())
+def row_probabilities(model: Model, rows: ExampleRows) -> Float[np.ndarray, "N C"]:
+    """The probability of every label; rows sum to 1 unless they may have several."""
+    compute = label_probabilities if has_label_sets(rows) else class_probabilities
+    return np.asarray(compute(model, rows))

@@ -6,16 +6,19 @@ class-balanced as in Zou et al. 2018). The teachers are kept in a folder next to
 
 import json
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from regraft.classifiers.abstention import Abstention
 from regraft.classifiers.base import load_classifier
 from regraft.classifiers.finetuning import FinetuneResult, finetune, load_splits
+from regraft.classifiers.held_out import ISSUES_NAME
 from regraft.config import Settings, check_task
-from regraft.data import Example, read_documents
+from regraft.data import Example, read_documents, read_label_issues, write_label_issues
 from regraft.errors import ConfigError, DataError
 from regraft.runtime import SILENT, Progress, write_text
 from regraft.stats import tempered
@@ -45,6 +48,8 @@ def self_train(
     tokenizer_path: str | Path | None = None,
     rounds: int = 1,
     confidence: float = 0.9,
+    abstain_below: float | None = None,
+    target_accuracy: float | None = None,
     resume: bool = False,
     progress: Progress = SILENT,
 ) -> FinetuneResult:
@@ -55,6 +60,7 @@ def self_train(
     """
     check_one_process("--self-train")
     check_task(settings.data, by="--self-train")
+    Abstention(abstain_below, target_accuracy).check(settings.data)
     if not 0 < confidence < 1:
         raise ConfigError(
             f"The confidence is {confidence:g}.",
@@ -87,16 +93,30 @@ def self_train(
         progress.say(f"Round {number}: {len(taken):,} of {len(texts):,} texts are taken.")
         path = folder / f"train-{number}.jsonl"
         train_path = _write(path, [*labelled, *taken], settings=settings)
-    return finetune(
+    result = finetune(
         base=base,
         train=train_path,
         valid=valid_path,
         out=out,
         settings=settings,
         tokenizer_path=tokenizer_path,
+        abstain_below=abstain_below,
+        target_accuracy=target_accuracy,
         resume=resume,
         progress=progress,
     )
+    _name_own_rows(Path(out) / ISSUES_NAME, watched)
+    return result
+
+
+def _name_own_rows(path: Path, examples: Sequence[Example]) -> None:
+    """Name the rows of the user's file in a list of issues, not those of the teachers' copy."""
+    own = {example.text: (example.row, example.id) for example in examples}
+    issues = []
+    for issue in read_label_issues(path):
+        row, id_ = own.get(issue.text, (issue.row, issue.id))
+        issues.append(replace(issue, row=row, id=id_))
+    write_label_issues(path, issues)
 
 
 def labelled_by(

@@ -12,6 +12,7 @@ from typing import IO, Any, Literal
 
 from regraft.classifiers.attribution import Explainer
 from regraft.classifiers.explanation import ClassWords, Explanation, Method, StrongWord, signed
+from regraft.classifiers.kept_examples import KeptExamples
 from regraft.config import DataSettings
 from regraft.data import (
     Column,
@@ -24,6 +25,10 @@ from regraft.data import (
     zipped,
 )
 from regraft.runtime import SILENT, Progress, write_whole
+
+# Of the labelled texts of a run: so many, so much of each. More hardly change the first words.
+_MOST_TEXTS = 200
+_MOST_CHARACTERS = 10_000
 
 _COLUMNS = (
     Column("explained_label", "text"),
@@ -78,6 +83,21 @@ class WordTotals:
             )
             for label, num_texts in sorted(self._texts.items())
         )
+
+
+def class_words(run_dir: str | Path) -> tuple[ClassWords, ...]:
+    """The words of each class in the labelled texts of a run of `regraft fit`.
+
+    Empty if only leaving words out could find them, which takes long.
+    """
+    explainer, examples = Explainer.load(run_dir), KeptExamples.load(Path(run_dir)).train
+    if not explainer.classifier.is_additive:
+        return ()
+    totals = WordTotals()
+    for example in examples[:: -(-len(examples) // _MOST_TEXTS)]:
+        if word_spans(text := example.text[:_MOST_CHARACTERS]):
+            totals.add(explainer.explain(text))
+    return totals.by_class()
 
 
 def explain_table(

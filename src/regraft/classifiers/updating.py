@@ -104,8 +104,8 @@ def update_examples(
     fitted_data(run_dir)  # refuses what is no such run
     blend = Blend.load(run_dir)
     check_task(data, supported=[blend.task], by=f"{run_dir} (--update)")
-    abstention.check()
-    check_fit_task(blend.settings, abstention)
+    abstention.check(blend.data)
+    check_fit_task(blend.settings)
     if abstention == Abstention():
         abstention = Abstention(blend.abstain_below)
     before, kept = FitResult.from_dict(blend.info.result), KeptExamples.load(run_dir)

@@ -5,11 +5,12 @@ With a test file it is the report of that comparison, and adds how the classifie
 
 import itertools
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regraft.classifiers import FitResult
+from regraft.classifiers import ClassWords, FitResult, signed
 from regraft.comparison import MEMBER_ARMS, Comparison
 from regraft.config import flat, settings_to_dict
 from regraft.report import sentences as words
@@ -21,6 +22,7 @@ from regraft.report.page import (
     Cell,
     Command,
     Facts,
+    Listing,
     Page,
     Paragraph,
     Part,
@@ -50,11 +52,18 @@ _MEMBERS_NOTE = (
 )
 
 
+_WORDS_NOTE = (
+    "What each word adds to the log-odds of a class: the mean over the labelled texts that the "
+    "classifier gives it. `regraft explain RUN --file FILE` shows the same for any table."
+)
+
+
 @dataclass(frozen=True)
 class _Made:
     """How the classifier was made."""
 
     result: FitResult
+    class_words: Sequence[ClassWords]
     command: str
     created: str
     ran: dict[str, dict[str, Any]]
@@ -92,13 +101,19 @@ class _Made:
 
 
 def write_fit_report(
-    result: FitResult, tested: Comparison | None, out_dir: str | Path, *, command: str = ""
+    result: FitResult,
+    tested: Comparison | None,
+    out_dir: str | Path,
+    *,
+    class_words: Sequence[ClassWords] = (),
+    command: str = "",
 ) -> dict[str, Path]:
     """Write every form of the report; the paths by file name. `command` is what made it."""
     run_dir = Path(result.run_dir)
     info = read_info(run_dir)
     made = _Made(
         result,
+        class_words=class_words,
         command=command,
         created=info.created,
         ran={
@@ -124,6 +139,7 @@ def _to_dict(made: _Made, tested: Comparison | None) -> dict[str, Any]:
         "kind": "fit",
         "verdict": made.verdict if tested is None else tested.verdict,
         "result": made.result.to_dict(),
+        "class_words": [words.to_dict() for words in made.class_words],
         "tested": None if tested is None else comparison_to_dict(tested),
         "command": made.command,
         "created": made.created,
@@ -157,6 +173,7 @@ def _page(
     sections = [
         Section("members", "The blend and its members", _members(made)),
         *held_out_sections(made.result, own),
+        Section("words", "The most important words of each class", _class_words(made)),
         Section("plan", "How the time was spent", _plan(made)),
         Section("use", "How to use it", _commands(made)),
     ]
@@ -217,6 +234,19 @@ def _members(made: _Made) -> list[Part]:
         Scores(columns, rows, caption="The blend and its members", picture="members"),
         *map(Paragraph, _notes(made)),
     ]
+
+
+def _class_words(made: _Made) -> list[Part]:
+    lines = []
+    for each in made.class_words:
+        pro, contra = (
+            ", ".join(f"{w.text} {signed(w.score)}" for w in s) for s in each.strongest()
+        )
+        against = f"; against: {contra}" if contra else ""
+        lines.append(
+            f"{each.label} ({counted(each.num_texts, 'text')}): {pro or 'no word'}{against}."
+        )
+    return [Listing(lines), Paragraph(_WORDS_NOTE)] if lines else []
 
 
 def _score_name(made: _Made) -> str:

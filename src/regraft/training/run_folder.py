@@ -67,6 +67,8 @@ class RunInfo:
     thresholds: tuple[float, ...] = ()
     # Of a calibrated classifier: what its scores were divided by. Its weights hold it already.
     temperature: float | None = None
+    # The confidence below which a fine-tuned classifier does not answer.
+    abstain_below: float | None = None
     base: dict[str, Any] | None = None
     fingerprints: dict[str, str] = field(default_factory=dict)
     result: dict[str, Any] = field(default_factory=dict)

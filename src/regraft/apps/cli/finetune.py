@@ -59,6 +59,7 @@ def finetune(
     resume: options.Resume = False,
     *,
     methods: Methods,
+    answering: options.Answering,
     training: options.Training,
     reading: options.TaskReading,
     choices: options.Choices,
@@ -73,6 +74,7 @@ def finetune(
       regraft finetune --base runs/base --train pairs.csv --text-column question \\
         --pair-column answer --out runs/answers
       regraft finetune --base runs/base --train tags.csv --label-separator "|" --out runs/tags
+      regraft finetune --base runs/base --train train.csv --out runs/sure --target-accuracy 0.95
       regraft finetune --base runs/base --train train.csv --out runs/more --adapt 5 \\
         --text reviews.txt --self-train 1
     """
@@ -88,11 +90,12 @@ def finetune(
     from regraft.training import adapt as adapt_base
 
     texts = methods.text or []
-    files: dict[str, Any] = {
+    given: dict[str, Any] = {
         "train": train,
         "valid": valid,
         "out": out,
         "tokenizer_path": tokenizer,
+        **vars(answering),
     }
     with output.progress(out) as progress:
         note_assumed_heads(base_path, settings=settings, progress=progress)
@@ -102,14 +105,14 @@ def finetune(
                 base_path, texts=[train, *texts], minutes=methods.adapt, out=out, **how
             )
         if methods.self_train is None:
-            result = run(base=base_path, **files, **how)
+            result = run(base=base_path, **given, **how)
         else:
             result = run_rounds(
                 base=base_path,
                 unlabelled=texts,
                 rounds=methods.self_train,
                 confidence=methods.confidence,
-                **files,
+                **given,
                 **how,
             )
     linear = None if output.json or output.quiet else _linear_score(train, valid, settings=settings)

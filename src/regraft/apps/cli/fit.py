@@ -56,20 +56,6 @@ class Amount(options.Group):
     seed: options.Seed = None
 
 
-class Answering(options.Group):
-    """When the classifier answers."""
-
-    abstain_below: options.AbstainBelow = None
-    target_accuracy: Annotated[
-        float | None,
-        option(
-            "--target-accuracy",
-            "Do not answer below the confidence from which answers are this accurate.",
-            "P",
-        ),
-    ] = None
-
-
 class Earlier(options.Group):
     """A run of an earlier fit."""
 
@@ -107,7 +93,7 @@ def fit(
     ] = None,
     test: options.TestFile = None,
     amount: Amount,
-    answering: Answering,
+    answering: options.Answering,
     earlier: Earlier,
     documents: options.Documents = None,
     resume: options.Resume = False,
@@ -213,7 +199,7 @@ def _report(
     result: "FitResult", *, test: Path | None, output: options.Output, progress: Progress
 ) -> None:
     """Open the test file, if there is one, write the report and print the result."""
-    from regraft.classifiers import remove_baselines
+    from regraft.classifiers import class_words, remove_baselines
     from regraft.comparison import compare_fitted
     from regraft.report import comparison_to_dict, write_fit_report
 
@@ -223,7 +209,10 @@ def _report(
         tested = compare_fitted(
             run_dir, test=test, texts=result.files["text"], command=command, progress=progress
         )
-    report = write_fit_report(result, tested, run_dir / "report", command=command)
+    words = class_words(run_dir)
+    report = write_fit_report(
+        result, tested, run_dir / "report", class_words=words, command=command
+    )
     remove_baselines(run_dir)
     if output.json:
         values = result.to_dict()

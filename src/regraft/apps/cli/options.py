@@ -262,6 +262,20 @@ class Choices(Overrides):
     preset: Preset = None
 
 
+class Answering(Group):
+    """When the classifier answers."""
+
+    abstain_below: AbstainBelow = None
+    target_accuracy: Annotated[
+        float | None,
+        option(
+            "--target-accuracy",
+            "Do not answer below the confidence from which answers are this accurate.",
+            "P",
+        ),
+    ] = None
+
+
 class TextFiles(Group):
     """Unlabelled text, as arguments or with --text."""
 

@@ -225,6 +225,18 @@ def show_finetuned(result: "FinetuneResult", *, linear: float | None) -> None:
             ("run folder", result.run_dir),
         ],
     )
+    _show_doubts(result)
+
+
+def _show_doubts(result: "FitResult | FinetuneResult") -> None:
+    """Below what there is no answer, and how many labels may be wrong."""
+    if result.abstain_below is not None:
+        terminal.show_line(f"No answer below a confidence of {result.abstain_below:.3f}.")
+    if result.num_label_issues:
+        terminal.show_line(
+            f"{counted(result.num_label_issues, 'label')} may be wrong: "
+            f"{result.run_dir}/label_issues.csv (`regraft data clean` applies what you accept)."
+        )
 
 
 def show_distilled(result: "DistillResult") -> None:
@@ -402,13 +414,7 @@ def show_fitted(result: "FitResult", *, tested: "Comparison | None") -> None:
         terminal.show_line(f"Verdict: {tested.verdict}")
     for sentence in filter(None, (forecast_sentence(result), encoder_sentence(result))):
         terminal.show_line(sentence)
-    if result.abstain_below is not None:
-        terminal.show_line(f"No answer below a confidence of {result.abstain_below:.3f}.")
-    if result.num_label_issues:
-        terminal.show_line(
-            f"{counted(result.num_label_issues, 'label')} may be wrong: "
-            f"{result.run_dir}/label_issues.csv (`regraft data clean` applies what you accept)."
-        )
+    _show_doubts(result)
     terminal.show_line(f"Use it: regraft predict {result.run_dir} FILE")
 
 
