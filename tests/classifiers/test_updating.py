@@ -21,6 +21,7 @@ from regraft.config.schema import DataSettings
 from regraft.data.synthetic import synthetic_reviews
 from regraft.data.text.records import Example
 from regraft.errors import ConfigError, DataError, RegraftError, RunFolderError
+from regraft.runtime.files import sha256
 
 
 @pytest.fixture
@@ -162,6 +163,14 @@ def test_examples_that_have_gone_or_changed_are_refused(run_dir, tmp_path):
     path.write_text(path.read_text().replace("positive", "negative", 1))
     with pytest.raises(RunFolderError, match="changed since"):
         fit_update(copy, train=train, out=tmp_path / "new")
+    # With a right checksum, and yet incomplete.
+    rows = [json.loads(line) for line in (run_dir / "examples.jsonl").read_text().splitlines()]
+    body = "".join(json.dumps(row) + "\n" for row in rows[1:])
+    body = body.replace('"confidence"', '"sureness"')
+    head = {**rows[0], "sha256": sha256([body.encode()])}
+    path.write_text(json.dumps(head) + "\n" + body)
+    with pytest.raises(RunFolderError, match="damaged: 'confidence'"):
+        KeptExamples.load(copy)
     path.unlink()
     assert load_classifier(copy).predict(["A superb camera."]).shape == (1,)
     with pytest.raises(RunFolderError, match="no longer has its labelled examples"):

@@ -78,6 +78,7 @@ class KeptExamples:
             if facts["sha256"] != sha256([body.encode("ascii")]):
                 raise ValueError("it changed since it was written")
             rows = [parse_json(line) for line in body.splitlines()]
+            return cls._of_rows(rows)
         except FileNotFoundError as error:
             raise RunFolderError(
                 f"{run_dir} no longer has its labelled examples, {EXAMPLES_NAME}.",
@@ -89,6 +90,9 @@ class KeptExamples:
                 f"{path} is damaged: {error}.",
                 remedy="Restore the file, or fit again on all examples.",
             ) from error
+
+    @classmethod
+    def _of_rows(cls, rows: Sequence[dict[str, Any]]) -> "KeptExamples":
         return cls(
             train=[_example(row) for row in rows if row["split"] == "train"],
             valid=[_example(row) for row in rows if row["split"] == "valid"],
