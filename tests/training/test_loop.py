@@ -164,7 +164,7 @@ def test_time_budget_is_settled_by_the_pace_of_the_last_steps():
     assert state.seconds == pytest.approx(0.6 * 60)
     assert state.decay_from == state.step == 5 + (36 - 10) * 4
     assert state.total_steps == state.step + 24 * 4
-    assert len(state.recent_seconds) == 50
+    assert len(state.recent_seconds) == 100
 
 
 def test_frozen_base_does_not_move():
