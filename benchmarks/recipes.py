@@ -5,14 +5,16 @@ on its own subset: linear, latent, the vectors of one base, the vectors of all o
 Everything is chosen by cross-validation on the labels; test is only scored. What is finished
 outlives an interruption: repeat the command to go on.
 
-    .venv/bin/python benchmarks/recipes.py [--corpus NAME | --text FILE ... --data FOLDER]
-        [--test FILE] [--labels 100 400 1600] [--bases N] [--work DIR] [--json FILE]
-        [--plot FILE.png]
+    .venv/bin/python benchmarks/recipes.py [--corpus NAME | --data FOLDER] [--text FILE ...]
+        [--more-text CORPUS] [--test FILE] [--labels 100 400 1600] [--bases N] [--work DIR]
+        [--json FILE] [--plot FILE.png]
 
 FOLDER holds train.jsonl and test.jsonl, unless FILE is the test. Without it a corpus is split, by
 default the half of imdb-50k that is not in imdb-25k, which the recipe was made with: four in five
-reviews are the text and the pool of labels, the rest is the test. As bases are made once, what is
-like the labelled texts is asked with the fewest of them. Cost with the defaults: 40 minutes.
+reviews are the pool of labels, the rest is the test. The text is that of the pool, of --text and of
+the corpus of --more-text, less the test's. As in `regraft fit`, the vectors of bases are those of
+one folded table. As bases are made once, what is like the labelled texts is asked with the fewest
+of them. Cost with the defaults: 40 minutes.
 """
 
 import argparse
@@ -29,11 +31,11 @@ from regraft.classifiers import (
     LatentModel,
     LatentSpace,
     blended,
-    document_vectors,
     fit_in_space,
     fit_linear,
     fit_regression,
     fit_space,
+    fold_bases,
     unit_length,
 )
 from regraft.classifiers.fit_bases import BaseJob, side_by_side
@@ -64,14 +66,14 @@ from regraft.data import (
 )
 from regraft.runtime import environment, write_json, write_text
 from regraft.stats import accuracy_interval, difference_interval
-from regraft.training import load_run, read_info
+from regraft.training import read_info
 
 CORPUS = "imdb-50k"
 # Reviews that were looked at while the recipe was made: no test may hold them.
 LOOKED_AT = {"imdb-50k": "imdb-25k"}
 TEST_SHARE = 0.2
-# As many as `fit` makes of 20,000 reviews in a quarter of an hour on two cores.
-NUM_BASES = 8
+# As many as `fit` makes of 20,000 reviews in ten minutes on two cores.
+NUM_BASES = 16
 BLENDS = {
     "blend of linear and latent": ("linear", "latent"),
     "blend of all three": ("linear", "latent", "features"),
@@ -97,8 +99,22 @@ def split_corpus(name: str, *, work: Path) -> tuple[Path, Path]:
     for name, examples in (("train", pool), ("test", test)):
         lines = [json.dumps({"text": e.text, "label": e.label}) + "\n" for e in examples]
         write_text(work / f"{name}.jsonl", "".join(lines))
-    write_text(work / "text.txt", "".join(" ".join(e.text.split()) + "\n" for e in pool))
+    write_lines(pool, path=work / "text.txt")
     return work / "text.txt", work
+
+
+def write_corpus_text(name: str, *, test: Sequence[Example], path: Path) -> None:
+    """The texts of a corpus that are not in the test, a line each."""
+    known = {normalised(example.text) for example in test}
+    files = fetch(name).files
+    file = files["train"] if "train" in files else files["all"]
+    found = load_examples(file, data=resolve("finetune").data)
+    write_lines([e for e in found if normalised(e.text) not in known], path=path)
+
+
+def write_lines(examples: Sequence[Example], *, path: Path) -> None:
+    """Their texts, a line each."""
+    write_text(path, "".join(" ".join(example.text.split()) + "\n" for example in examples))
 
 
 def make_store(
@@ -257,7 +273,8 @@ def main() -> None:
     """Bases, space and vectors once; then every subset of labels."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--corpus", default=CORPUS, metavar="NAME")
-    parser.add_argument("--text", type=Path, nargs="+", metavar="FILE")
+    parser.add_argument("--text", type=Path, nargs="+", default=[], metavar="FILE")
+    parser.add_argument("--more-text", metavar="CORPUS")
     parser.add_argument("--data", type=Path, metavar="FOLDER")
     parser.add_argument("--test", type=Path, metavar="FILE", help="instead of FOLDER/test.jsonl")
     parser.add_argument("--labels", type=int, nargs="+", default=[200, 500, 2000])
@@ -269,9 +286,8 @@ def main() -> None:
     arguments = parser.parse_args()
     work = arguments.work or Path("runs/recipes") / (arguments.data or Path(arguments.corpus)).name
     work.mkdir(parents=True, exist_ok=True)
-    if arguments.text is None or arguments.data is None:
-        text, arguments.data = split_corpus(arguments.corpus, work=work)
-        arguments.text = [text]
+    if arguments.data is None:
+        _, arguments.data = split_corpus(arguments.corpus, work=work)
     else:
         arguments.corpus = arguments.data.name
     settings = resolve("pretrain", preset="bag")
@@ -280,6 +296,11 @@ def main() -> None:
     test = load_examples(test_path, data=settings.data)
     known = {example.text for example in pool}
     test = [example for example in test if example.text not in known]
+    write_lines(pool, path=work / "text.txt")
+    texts = [*arguments.text, work / "text.txt"]
+    if arguments.more_text:
+        texts.append(work / "more.txt")
+        write_corpus_text(arguments.more_text, test=test, path=texts[-1])
     labels = labels_of(pool)
     wanted = {
         (num_labels, seed): subset_examples(pool, size=min(num_labels, len(pool)), seed=seed)
@@ -287,20 +308,25 @@ def main() -> None:
         for seed in range(arguments.seeds)
     }
     fewest = [example.text for example in wanted[min(arguments.labels), 0]]
-    store_dir, tokenizer, domain = make_store(arguments.text, fewest, settings=settings, work=work)
+    store_dir, tokenizer, domain = make_store(texts, fewest, settings=settings, work=work)
     base_seconds = make_bases(
         store_dir, tokenizer, settings=settings, num_bases=arguments.bases, work=work
     )
-    bases = [load_run(work / f"base-{number}") for number in range(arguments.bases)]
+    run_dirs = [work / f"base-{number}" for number in range(arguments.bases)]
     used = {example.text: None for subset in wanted.values() for example in subset}
     place = {text: number for number, text in enumerate(used)}
     test_texts = [example.text for example in test]
-    vectors = {
-        name: (document_vectors(some_bases, list(used)), document_vectors(some_bases, test_texts))
-        for name, some_bases in (("features of one base", bases[:1]), ("features", bases))
-    }
+    vectors = {}
+    for name, some_dirs in (("features of one base", run_dirs[:1]), ("features", run_dirs)):
+        folded = fold_bases(
+            some_dirs,
+            store=open_store(store_dir, tokenizer=tokenizer),
+            tokenizer=tokenizer,
+            max_length=settings.data.max_length,
+        )
+        vectors[name] = folded.vectors(list(used)), folded.vectors(test_texts)
     space_start = time.perf_counter()
-    space = fit_space(some(arguments.text, settings=settings, tokenizer=tokenizer, domain=domain))
+    space = fit_space(some(texts, settings=settings, tokenizer=tokenizer, domain=domain))
     space_seconds = time.perf_counter() - space_start
     # By all that they were asked and fitted on: other answers are not ours.
     asked = examples_fingerprint([*pool, *test])
