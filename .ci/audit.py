@@ -23,8 +23,10 @@ def licence(name: str) -> str:
         for line in facts.get_all("Classifier", [])
         if line.startswith("License ::")
     ]
-    text = (facts["License"] or "").strip().splitlines()
-    return facts["License-Expression"] or ", ".join(classifiers) or "".join(text[:1]) or "unknown"
+    # Not facts[...]: the package importlib-metadata, once imported, raises for a missing field.
+    text = (facts.get("License") or "").strip().splitlines()
+    expression = facts.get("License-Expression")
+    return expression or ", ".join(classifiers) or "".join(text[:1]) or "unknown"
 
 
 def vulnerabilities() -> tuple[str, int]:

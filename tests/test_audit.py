@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from email.message import Message
 from pathlib import Path
 from types import ModuleType
 
@@ -36,6 +37,24 @@ def pip_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_licence_is_an_expression_a_classifier_or_a_text(audit: ModuleType) -> None:
     assert "BSD" in audit.licence("numpy")
     assert audit.licence("typer") not in ("", "unknown")
+
+
+def test_fields_that_are_missing_need_not_read_as_none(
+    audit: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Strict(Message):
+        """As of the package importlib-metadata."""
+
+        def __getitem__(self, name: str) -> str:
+            if name not in self:
+                raise KeyError(name)
+            return str(super().__getitem__(name))
+
+    facts = Strict()
+    monkeypatch.setattr(audit, "metadata", lambda name: facts)
+    assert audit.licence("any") == "unknown"
+    facts["License"] = "MIT\nand more"
+    assert audit.licence("any") == "MIT"
 
 
 def test_vulnerabilities_are_counted(audit: ModuleType, pip_audit: Path) -> None:
