@@ -330,50 +330,6 @@ def test_picture_is_a_png(subject: str, tmp_path: Path) -> None:
     assert quiet.stderr == ""
 
 
-def test_lines_report_share_and_time_left(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = iter([0.0, 4.0, 20.0, 80.0])
-    monkeypatch.setattr(terminal.time, "monotonic", lambda: next(clock))
-    lines = terminal.Lines()
-    lines.start("pretrain", total=8)
-    lines.advance(1, note="loss 9.1")
-    lines.advance(1, note="loss 8.2")
-    lines.finish()
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.splitlines() == [
-        "pretrain: 25 %, 20 s gone, 1 min 00 s left (loss 8.2)",
-        "pretrain: done in 1 min 20 s (loss 8.2)",
-    ]
-
-
-def test_time_left_of_a_resumed_task_counts_its_own_work(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = iter([0.0, 0.0, 20.0])
-    monkeypatch.setattr(terminal.time, "monotonic", lambda: next(clock))
-    lines = terminal.Lines()
-    lines.start("pretrain", total=100)
-    lines.advance(80)
-    lines.advance(10)
-    assert capsys.readouterr().err == "pretrain: 90 %, 20 s gone, 20 s left\n"
-
-
-def test_bars_show_task_and_messages(capsys: pytest.CaptureFixture[str]) -> None:
-    bars = terminal.Bars()
-    bars.start("pretrain [x]", total=2)
-    bars.advance(1, note="loss [3]")
-    bars.say("the line to beat")
-    bars.advance(1)
-    bars.finish()
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "the line to beat" in captured.err
-    assert "pretrain [x]" in captured.err
-    assert "loss [3]" in captured.err
-
-
 def test_quiet_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
     with terminal.progress_on_stderr(quiet=True) as progress:
         progress.start("pretrain", total=1)

@@ -1,15 +1,9 @@
-"""The terminal: numbers and words stay whole, whatever the width; colours; finished bars."""
+"""The terminal: numbers and words stay whole, whatever the width; colours."""
 
-import fcntl
-import os
-import pty
 import re
-import struct
-import subprocess
-import sys
-import termios
 
 import pytest
+from terminals import in_terminal
 
 from regraft.apps.cli import terminal
 
@@ -25,37 +19,6 @@ def test_table_never_cuts_numbers_and_words(width, monkeypatch, capsys):
     shown = capsys.readouterr().out
     for whole in (*HEADS, "87.0 % (81.6 to 91.5)", "0.88", "features", "neighbours"):
         assert whole in shown
-
-
-def in_terminal(code: str, *, width: int = 40, **environment: str) -> str:
-    """What code prints on a terminal of its own, with its escape sequences."""
-    parent, child = pty.openpty()
-    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES")
-    }
-    process = subprocess.Popen(
-        [sys.executable, "-c", f"from regraft.apps.cli import terminal\n{code}"],
-        stdin=child,
-        stdout=child,
-        stderr=child,
-        env={**kept, "TERM": "xterm", **environment},
-    )
-    os.close(child)
-    parts = []
-    while True:
-        try:
-            part = os.read(parent, 65536)
-        except OSError:  # the last writer has closed it
-            break
-        if not part:
-            break
-        parts.append(part)
-    os.close(parent)
-    assert process.wait() == 0
-    return b"".join(parts).decode().replace("\r\n", "\n")
 
 
 ERROR = "terminal.show_error('There is no file such/a/path.csv, so nothing was read. Check it.')"
@@ -78,18 +41,3 @@ def test_commands_in_messages_stay_whole():
     command = "regraft fit --text reviews.txt --train labels.csv --out runs/reviews --resume"
     shown = in_terminal(f"terminal.show_message('Interrupted. Continue with:\\n  {command}')")
     assert f"\n  {command}\n" in shown
-
-
-@pytest.mark.parametrize("total", [None, 8.0])
-def test_finished_bar_ends_full_with_the_time_it_took(total):
-    code = (
-        "bars = terminal.Bars()\n"
-        f"bars.start('bases', total={total})\n"
-        "bars.advance(4, note='a note that is longer than the terminal is wide')\n"
-        "bars.finish()"
-    )
-    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", in_terminal(code, width=70))
-    last = re.split("[\r\n]", shown.rstrip())[-1]
-    assert "100 %" in last
-    assert "in 0 s" in last or "in 1 s" in last
-    assert "left" not in last

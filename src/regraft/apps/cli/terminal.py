@@ -1,4 +1,4 @@
-"""Progress and messages on stderr, results on stdout.
+"""Progress and messages on stderr, results on stdout; bars.py draws the progress.
 
 rich is imported only when something is drawn, so that `regraft --help` stays fast.
 """
@@ -9,22 +9,14 @@ import os
 import shutil
 import sys
 import textwrap
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from regraft.runtime import SILENT, Progress, duration, in_percent, is_first_process
+from regraft.apps.cli.bars import Bars, Lines
+from regraft.runtime import SILENT, Progress, is_first_process
 
-if TYPE_CHECKING:
-    from rich.progress import Progress as RichProgress
-    from rich.progress import Task, TaskID
-
-SECONDS_BETWEEN_LINES = 10.0
-# Work reported within this time of the start was done earlier: the run is resumed.
-SECONDS_AT_ONCE = 0.1
 _LONG_WORD = 20
-_BAR_WIDTH = 24
 
 
 def silence_other_processes() -> None:
@@ -77,82 +69,6 @@ def interruption_names(folder: Path) -> Iterator[None]:
         raise KeyboardInterrupt(folder) from interrupt
 
 
-class Bars:
-    """Progress drawn by rich: name, bar, share, note, elapsed and remaining time."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-
-        self._console = Console(stderr=True)
-        self._drawn: RichProgress | None = None
-        self._task: TaskID | None = None
-
-    def start(self, name: str, *, total: float | None) -> None:
-        from rich import progress
-        from rich.text import Text
-
-        class Time(progress.ProgressColumn):
-            def render(self, task: "Task") -> Text:
-                return Text(_time(task), style="progress.elapsed", no_wrap=True)
-
-        class Note(progress.ProgressColumn):
-            """Cut where a narrow terminal ends, so that nothing before it is."""
-
-            def render(self, task: "Task") -> Text:
-                used = len(f"{task.description} 100 % {_time(task)} ") + _BAR_WIDTH + 2
-                note = Text(str(task.fields["note"]), style="dim", no_wrap=True)
-                note.truncate(max(width - used, 0), overflow="ellipsis")
-                return note
-
-        self.close()
-        width = self._console.width
-        self._drawn = progress.Progress(
-            progress.TextColumn("{task.description}", markup=False),
-            progress.BarColumn(bar_width=_BAR_WIDTH),
-            progress.TaskProgressColumn("[progress.percentage]{task.percentage:>3.0f} %"),
-            Time(),
-            Note(),
-            console=self._console,
-        )
-        self._task = self._drawn.add_task(name, total=total, note="")
-        self._drawn.start()
-
-    def advance(self, amount: float = 1, *, note: str = "") -> None:
-        if self._drawn is None or self._task is None:
-            return
-        if note:
-            self._drawn.update(self._task, advance=amount, note=note)
-        else:
-            self._drawn.update(self._task, advance=amount)
-
-    def finish(self) -> None:
-        """Stop drawing a full bar, whatever its total was thought to be."""
-        if self._drawn is not None and self._task is not None:
-            done = self._drawn.tasks[0].completed or 1
-            self._drawn.update(self._task, total=done, completed=done)
-        self.close()
-
-    def say(self, message: str) -> None:
-        self._console.print(message, markup=False, highlight=False)
-
-    def close(self) -> None:
-        """Stop drawing, and leave the bar as it is."""
-        if self._drawn is not None:
-            self._drawn.stop()
-        self._drawn = self._task = None
-
-
-def _time(task: "Task") -> str:
-    """`1 min 05 s, 20 s left`; when it is finished, `in 1 min 25 s`."""
-    elapsed, left = (
-        None if seconds is None else duration(seconds) if seconds >= 10 else f"{seconds:.0f} s"
-        for seconds in (task.elapsed, task.time_remaining)
-    )
-    if task.finished:
-        return f"in {elapsed}"
-    return f"{elapsed}" if left is None else f"{elapsed}, {left} left"
-
-
 class Messages:
     """The messages of a Progress, without its tasks."""
 
@@ -165,52 +81,6 @@ class Messages:
 
     def say(self, message: str) -> None:
         self._progress.say(message)
-
-
-class Lines:
-    """Progress for logs and pipes: a line every ten seconds and one at the end of a task."""
-
-    def __init__(self) -> None:
-        self._name = ""
-        self._note = ""
-        self._total: float | None = None
-        self._done = self._done_before = 0.0
-        self._start = self._last = 0.0
-
-    def start(self, name: str, *, total: float | None) -> None:
-        self._name, self._total, self._note = name, total, ""
-        self._done = self._done_before = 0.0
-        self._start = self._last = time.monotonic()
-
-    def advance(self, amount: float = 1, *, note: str = "") -> None:
-        self._done += amount
-        self._note = note or self._note
-        now = time.monotonic()
-        if now - self._start < SECONDS_AT_ONCE:
-            self._done_before = self._done
-        if now - self._last >= SECONDS_BETWEEN_LINES:
-            self._last = now
-            self.say(self._line(now - self._start))
-
-    def finish(self) -> None:
-        if self._name:
-            seconds = time.monotonic() - self._start
-            self.say(f"{self._name}: done in {duration(seconds)}{self._tail()}")
-        self._name = ""
-
-    def say(self, message: str) -> None:
-        print(message, file=sys.stderr, flush=True)
-
-    def _line(self, seconds: float) -> str:
-        done_now = self._done - self._done_before
-        if not self._total or done_now <= 0:  # a forecast may have moved it back
-            return f"{self._name}: {duration(seconds)} gone{self._tail()}"
-        share = in_percent(min(self._done / self._total, 1.0), digits=0)
-        left = duration(max(self._total - self._done, 0) * seconds / done_now)
-        return f"{self._name}: {share}, {duration(seconds)} gone, {left} left{self._tail()}"
-
-    def _tail(self) -> str:
-        return f" ({self._note})" if self._note else ""
 
 
 def show_error(message: str) -> None:

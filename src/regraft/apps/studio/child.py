@@ -2,10 +2,10 @@
 every second, not every ten."""
 
 from regraft.apps import cli
-from regraft.apps.cli import terminal
+from regraft.apps.cli import bars
 from regraft.runtime import end_with_parent
 
 if __name__ == "__main__":
     end_with_parent()
-    terminal.SECONDS_BETWEEN_LINES = 1.0
+    bars.SECONDS_BETWEEN_LINES = 1.0
     cli.main()

@@ -1,0 +1,67 @@
+"""Progress bars and lines: share, time left, messages; a finished bar is full."""
+
+import re
+
+import pytest
+from terminals import in_terminal
+
+from regraft.apps.cli import bars
+
+
+def test_lines_report_share_and_time_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 4.0, 20.0, 80.0])
+    monkeypatch.setattr(bars.time, "monotonic", lambda: next(clock))
+    lines = bars.Lines()
+    lines.start("pretrain", total=8)
+    lines.advance(1, note="loss 9.1")
+    lines.advance(1, note="loss 8.2")
+    lines.finish()
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines() == [
+        "pretrain: 25 %, 20 s gone, 1 min 00 s left (loss 8.2)",
+        "pretrain: done in 1 min 20 s (loss 8.2)",
+    ]
+
+
+def test_time_left_of_a_resumed_task_counts_its_own_work(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 0.0, 20.0])
+    monkeypatch.setattr(bars.time, "monotonic", lambda: next(clock))
+    lines = bars.Lines()
+    lines.start("pretrain", total=100)
+    lines.advance(80)
+    lines.advance(10)
+    assert capsys.readouterr().err == "pretrain: 90 %, 20 s gone, 20 s left\n"
+
+
+def test_bars_show_task_and_messages(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn = bars.Bars()
+    drawn.start("pretrain [x]", total=2)
+    drawn.advance(1, note="loss [3]")
+    drawn.say("the line to beat")
+    drawn.advance(1)
+    drawn.finish()
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "the line to beat" in captured.err
+    assert "pretrain [x]" in captured.err
+    assert "loss [3]" in captured.err
+
+
+@pytest.mark.parametrize("total", [None, 8.0])
+def test_finished_bar_ends_full_with_the_time_it_took(total):
+    code = (
+        "drawn = bars.Bars()\n"
+        f"drawn.start('bases', total={total})\n"
+        "drawn.advance(4, note='a note that is longer than the terminal is wide')\n"
+        "drawn.finish()"
+    )
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", in_terminal(code, width=70))
+    last = re.split("[\r\n]", shown.rstrip())[-1]
+    assert "100 %" in last
+    assert "in 0 s" in last or "in 1 s" in last
+    assert "left" not in last
