@@ -1,5 +1,4 @@
 from .distributed import joined, world
-from .eta import GUESSED_FLOPS, Forecast, Forecasting
 from .extras import check_training, install_command, optional
 from .files import (
     FORMAT_VERSION,
@@ -37,6 +36,7 @@ from .hardware import (
 )
 from .interruption import Interruption, interruptible
 from .jobs import cluster_size, end_with_parent, results
+from .jobs_left import GUESSED_FLOPS, Forecast, Forecasting
 from .json_reader import parse_json, read_json
 from .launch import is_first_process, launch_id, num_processes, num_restarts
 from .limits import ReadLimits, raising, read_limits

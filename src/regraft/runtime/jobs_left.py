@@ -1,4 +1,7 @@
-"""Time left of many jobs, from rough estimates of their work and the times of those that ended."""
+"""Time left of the jobs of a comparison, from estimates of their work and the times so far.
+
+One bar stands for all jobs. The time left of a plain bar is computed in apps/cli/bars.py.
+"""
 
 import math
 import threading

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from conftest import Recorder
 
-from regraft.runtime.eta import Forecast, Forecasting
+from regraft.runtime.jobs_left import Forecast, Forecasting
 
 SIZES = (50, 100, 200, 400, 800)
 # Seconds a label, and seconds whatever the labels: nothing that the guesses know of.
