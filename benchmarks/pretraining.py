@@ -28,7 +28,7 @@ from regraft.models import build_language_model, ledger
 from regraft.runtime import keep_memory
 from regraft.training import build_state, pretrain, steps
 from regraft.training.objectives import causal, sampled_causal
-from regraft.training.sampled_loss import build_sampler
+from regraft.training.sampled_softmax import build_sampler
 
 BATCH, LENGTH, STEPS = 16, 256, 2
 SAMPLED_TOKENS = 1024

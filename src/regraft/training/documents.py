@@ -12,7 +12,7 @@ from regraft.data import Batch
 from regraft.models import Model, Pooling, pool
 from regraft.training.masking import Corruption, Moment
 from regraft.training.objectives import LossSum, Objective, contrast_loss, token_loss
-from regraft.training.sampled_loss import TokenSampler
+from regraft.training.sampled_softmax import TokenSampler
 
 
 def documents(model: Model, batch: Batch, moment: Moment, *, pooling: Pooling) -> LossSum:

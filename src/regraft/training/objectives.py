@@ -25,7 +25,7 @@ from regraft.models import LanguageModelHead, Model, PairHead, ReplacedHead, Tra
 from regraft.training.fused_loss import chunk_rows, linear_cross_entropy
 from regraft.training.inference import class_scores, inference_batches
 from regraft.training.masking import Corruption, Moment, build_corruption
-from regraft.training.sampled_loss import TokenSampler, sampled_cross_entropy
+from regraft.training.sampled_softmax import TokenSampler, sampled_cross_entropy
 
 # Clark et al. 2020: how much more the discriminator's mean loss weighs than the generator's.
 DETECTION_WEIGHT = 50.0

@@ -45,7 +45,7 @@ from regraft.training.objectives import (
     readings,
 )
 from regraft.training.run_folder import RunFolder
-from regraft.training.sampled_loss import TokenSampler, build_sampler
+from regraft.training.sampled_softmax import TokenSampler, build_sampler
 from regraft.training.sharding import whole
 from regraft.training.words import build_bag, of_bag, start_as_bags
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from regraft.training.sampled_loss import build_sampler, sampled_cross_entropy
+from regraft.training.sampled_softmax import build_sampler, sampled_cross_entropy
 
 V, D, N = 70, 5, 11
 
