@@ -32,7 +32,7 @@ from regraft.errors import DataError
 from regraft.models import Model, Pooling
 from regraft.runtime import Progress, device, in_percent, read_json, world, write_json
 from regraft.training.checkpoint import kept_steps
-from regraft.training.documents import documents, documents_and_language
+from regraft.training.document_objectives import documents, documents_and_language
 from regraft.training.loaded_run import write_tensors
 from regraft.training.loop import StepRecord, TrainState, build_state
 from regraft.training.masking import Corruption, build_corruption
@@ -47,7 +47,7 @@ from regraft.training.objectives import (
 from regraft.training.run_folder import RunFolder
 from regraft.training.sampled_softmax import TokenSampler, build_sampler
 from regraft.training.sharding import whole
-from regraft.training.words import build_bag, of_bag, start_as_bags
+from regraft.training.word_stage import build_bag, of_bag, start_as_bags
 
 # Enough for a steady validation loss (its standard error is then about 0.03 nats), few enough to
 # cost seconds even with a vocabulary of 50,000. Their time counts against a budget in minutes.

@@ -10,7 +10,7 @@ from regraft.config.resolution import resolve
 from regraft.data.tokens.store import TokenStore, open_store
 from regraft.data.tokens.store_writer import write_store
 from regraft.data.tokens.training import train_tokenizer
-from regraft.training.words import build_bag, fold, of_bag
+from regraft.training.word_stage import build_bag, fold, of_bag
 
 WIDTH = 24
 
