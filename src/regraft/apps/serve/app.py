@@ -22,11 +22,11 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from regraft.apps.serve.batching import Answer, BatchQueue
 from regraft.apps.serve.bodies import Body, Texts, read_body, text_body, texts_body
 from regraft.apps.serve.guard import Guard
 from regraft.apps.serve.limits import Limits, RefusedError, failure
 from regraft.apps.serve.metrics import CONTENT_TYPE, UNANSWERED, Counting, Metrics
-from regraft.apps.serve.queue import Answer, BatchQueue
 from regraft.apps.serve.reload import Reloader
 from regraft.classifiers import prediction
 from regraft.errors import DataError

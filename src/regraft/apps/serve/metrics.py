@@ -7,7 +7,7 @@ from typing import Any
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from regraft.apps.serve.queue import BatchQueue
+from regraft.apps.serve.batching import BatchQueue
 
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)

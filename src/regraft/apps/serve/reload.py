@@ -9,8 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from regraft.apps.serve.batching import BatchQueue
 from regraft.apps.serve.engine import Engine, Runtime, load_engine
-from regraft.apps.serve.queue import BatchQueue
 from regraft.classifiers import run_fingerprint
 from regraft.errors import RegraftError
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import uvicorn
 
 from regraft.apps.serve.app import build_app
+from regraft.apps.serve.batching import BatchQueue
 from regraft.apps.serve.connections import limited_server, quiet_signals
 from regraft.apps.serve.engine import Engine, Runtime, load_engine
 from regraft.apps.serve.guard import LOCAL_NAMES
 from regraft.apps.serve.limits import Limits
 from regraft.apps.serve.metrics import Metrics
-from regraft.apps.serve.queue import BatchQueue
 from regraft.apps.serve.reload import WATCH_SECONDS, Reloader
 from regraft.errors import ConfigError
 from regraft.runtime import SILENT, Progress, counted

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from servers import Gated, engine_of
 
+from regraft.apps.serve.batching import BatchQueue
 from regraft.apps.serve.limits import Limits, RefusedError
-from regraft.apps.serve.queue import BatchQueue
 
 
 def run_with_queue(queue: BatchQueue, work: Coroutine[Any, Any, Any]) -> Any:
