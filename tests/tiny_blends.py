@@ -18,7 +18,7 @@ from regraft.config.resolution import resolve
 from regraft.data.synthetic import synthetic_reviews
 from regraft.data.text.records import labels_of
 from regraft.data.tokens.tokenizer import Tokenizer
-from regraft.data.tokens.training import train_tokenizer
+from regraft.data.tokens.tokenizer_training import train_tokenizer
 from regraft.training.run_folder import RunInfo
 
 TINY_BAG = {

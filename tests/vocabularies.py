@@ -4,7 +4,7 @@ from labs import TEXTS
 
 from regraft.config.schema import TokenizerSettings
 from regraft.data.tokens.tokenizer import Tokenizer
-from regraft.data.tokens.training import train_tokenizer
+from regraft.data.tokens.tokenizer_training import train_tokenizer
 
 KINDS = ("bpe", "unigram", "wordpiece")
 

@@ -9,7 +9,7 @@ from .config.resolution import resolve
 from .config.schema import Settings
 from .data.text.readers import load_examples, read_documents
 from .data.tokens.tokenizer import load_tokenizer
-from .data.tokens.training import train_tokenizer
+from .data.tokens.tokenizer_training import train_tokenizer
 from .errors import (
     ConfigError,
     CorpusError,

@@ -23,7 +23,7 @@ from regraft.data.synthetic import synthetic_reviews
 from regraft.data.text.records import Example, labels_of
 from regraft.data.tokens.store import open_store
 from regraft.data.tokens.store_writer import write_store
-from regraft.data.tokens.training import train_tokenizer
+from regraft.data.tokens.tokenizer_training import train_tokenizer
 from regraft.errors import RunFolderError
 from regraft.training.loaded_run import load_run
 from regraft.training.pretraining import pretrain

@@ -10,7 +10,7 @@ from regraft.data.contrastive_rows import SHORTEST, HalfRows
 from regraft.data.objective_rows import pretraining_rows
 from regraft.data.rows import epoch_order
 from regraft.data.tokens.store import TokenStore, offsets_of
-from regraft.data.tokens.training import numbered_tokenizer
+from regraft.data.tokens.tokenizer_training import numbered_tokenizer
 from regraft.errors import DataError
 
 TOKENIZER = numbered_tokenizer(60_000)

@@ -11,7 +11,7 @@ from regraft.data.domain_selection import Likeness, find_domain
 from regraft.data.tokens.store import TokenStore, offsets_of, open_store
 from regraft.data.tokens.store_writer import write_view
 from regraft.data.tokens.tokenizer import Tokenizer
-from regraft.data.tokens.training import train_tokenizer
+from regraft.data.tokens.tokenizer_training import train_tokenizer
 
 KINDS = {
     "reviews": ["lovely", "dull", "film", "plot", "actor", "scene", "boring", "moving", "ending"],

@@ -15,7 +15,7 @@ from regraft.data.objective_rows import BELONGS, DOES_NOT, SHORTEST, PairRows, p
 from regraft.data.rows import DocumentRows, IsolatedRows, StreamRows, epoch_order
 from regraft.data.tokens.store import TokenStore, offsets_of
 from regraft.data.tokens.tokenizer import SPECIAL_TOKENS, Tokenizer
-from regraft.data.tokens.training import numbered_tokenizer
+from regraft.data.tokens.tokenizer_training import numbered_tokenizer
 from regraft.errors import ConfigError, DataError
 
 VOCAB = 6000

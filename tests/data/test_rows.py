@@ -20,7 +20,7 @@ from regraft.data.rows import (
 )
 from regraft.data.tokens.store import TokenStore
 from regraft.data.tokens.tokenizer import Tokenizer
-from regraft.data.tokens.training import train_tokenizer
+from regraft.data.tokens.tokenizer_training import train_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from regraft.classifiers.tfidf import fit_linear, fit_naive_bayes
 from regraft.config.resolution import resolve
 from regraft.data.synthetic import synthetic_reviews
 from regraft.data.text.records import Example, labels_of
-from regraft.data.tokens.training import train_tokenizer
+from regraft.data.tokens.tokenizer_training import train_tokenizer
 from regraft.errors import ConfigError
 from regraft.export import numpy_reader
 from regraft.export.numpy_folder import export_numpy

@@ -9,7 +9,7 @@ from regraft.classifiers.finetuning import train_classifier
 from regraft.config.resolution import resolve
 from regraft.data.rows import example_rows
 from regraft.data.text.records import labels_of
-from regraft.data.tokens.training import train_tokenizer
+from regraft.data.tokens.tokenizer_training import train_tokenizer
 from regraft.models.lstm_cnn import BASELINES, WIDTH, build_baseline
 from regraft.runtime.hardware import seeded
 from regraft.training.inference import class_probabilities

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from regraft.apps.cli import app
 from regraft.config.resolution import resolve, settings_to_dict
-from regraft.data.tokens.training import numbered_tokenizer
+from regraft.data.tokens.tokenizer_training import numbered_tokenizer
 from regraft.errors import ConfigError
 from regraft.models import inspection
 from regraft.models.heads import build_language_model

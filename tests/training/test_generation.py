@@ -7,7 +7,7 @@ import torch
 
 from regraft.config.resolution import replace
 from regraft.config.schema import Settings, TokenizerSettings
-from regraft.data.tokens.training import train_tokenizer
+from regraft.data.tokens.tokenizer_training import train_tokenizer
 from regraft.errors import ConfigError
 from regraft.models.heads import build_language_model
 from regraft.runtime.hardware import seed_generator

@@ -10,7 +10,7 @@ from regraft.config.schema import DataSettings, ModelSettings, TokenizerSettings
 from regraft.data.rows import ExampleRows, StreamRows
 from regraft.data.text.records import Labels
 from regraft.data.tokens.store import TokenStore
-from regraft.data.tokens.training import train_tokenizer
+from regraft.data.tokens.tokenizer_training import train_tokenizer
 from regraft.models.families import build_backbone
 from regraft.models.heads import build_classifier, build_language_model
 from regraft.training.inference import (

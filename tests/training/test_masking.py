@@ -11,7 +11,7 @@ from regraft.config.resolution import resolve
 from regraft.config.schema import ObjectiveSettings, TokenizerSettings
 from regraft.data.rows import IGNORED
 from regraft.data.tokens.tokenizer import Tokenizer
-from regraft.data.tokens.training import numbered_tokenizer, train_tokenizer
+from regraft.data.tokens.tokenizer_training import numbered_tokenizer, train_tokenizer
 from regraft.errors import ConfigError
 from regraft.training.masking import SPAN_LENGTH, Corruption, Moment, build_corruption
 

@@ -21,7 +21,7 @@ from regraft.data.objective_rows import pretraining_rows
 from regraft.data.rows import IGNORED, Batch, Rows, StreamRows
 from regraft.data.tokens.store import TokenStore, offsets_of
 from regraft.data.tokens.tokenizer import Tokenizer
-from regraft.data.tokens.training import numbered_tokenizer, train_tokenizer
+from regraft.data.tokens.tokenizer_training import numbered_tokenizer, train_tokenizer
 from regraft.errors import ConfigError, TrainingError
 from regraft.models.heads import Model, ReplacedHead, build_classifier, build_language_model, pool
 from regraft.runtime.hardware import seeded

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from regraft.config.resolution import resolve
 from regraft.config.schema import ModelSettings
 from regraft.data.rows import Batch
-from regraft.data.tokens.training import train_tokenizer
+from regraft.data.tokens.tokenizer_training import train_tokenizer
 from regraft.models.heads import (
     LanguageModelHead,
     Model,

@@ -16,7 +16,7 @@ from regraft.config.resolution import replace
 from regraft.data.rows import Batch
 from regraft.data.tokens.store import TokenStore, offsets_of
 from regraft.data.tokens.tokenizer import Tokenizer
-from regraft.data.tokens.training import numbered_tokenizer
+from regraft.data.tokens.tokenizer_training import numbered_tokenizer
 from regraft.models.heads import Model, NoHead, pool
 from regraft.training.checkpoint import Checkpoints
 from regraft.training.loop import TrainState, build_state

@@ -6,7 +6,7 @@ import pytest
 
 from regraft.config import OBJECTIVES, ObjectiveTraits, resolve, settings_from_dict
 from regraft.config.resolution import settings_to_dict
-from regraft.data.tokens.training import numbered_tokenizer
+from regraft.data.tokens.tokenizer_training import numbered_tokenizer
 from regraft.errors import ConfigError
 from regraft.training import build_objective, register_objective, unregister_objective
 from regraft.training.objectives import causal

@@ -14,7 +14,7 @@ from tampering import accept_files, change_facts
 from regraft.config.resolution import replace
 from regraft.config.schema import Settings, TokenizerSettings
 from regraft.data.tokens.tokenizer import Tokenizer
-from regraft.data.tokens.training import train_tokenizer
+from regraft.data.tokens.tokenizer_training import train_tokenizer
 from regraft.errors import DiskError, RunFolderError
 from regraft.models.heads import Model, build_classifier, build_language_model
 from regraft.runtime.hardware import seeded

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from regraft.config.resolution import resolve
 from regraft.data.tokens.store import TokenStore, open_store
 from regraft.data.tokens.store_writer import write_store
-from regraft.data.tokens.training import train_tokenizer
+from regraft.data.tokens.tokenizer_training import train_tokenizer
 from regraft.training.word_stage import build_bag, fold, of_bag
 
 WIDTH = 24

@@ -78,7 +78,7 @@ from .tokens.tokenizer import (
     parse_tokenizer,
     without_surrogates,
 )
-from .tokens.training import known_share, numbered_tokenizer, train_tokenizer
+from .tokens.tokenizer_training import known_share, numbered_tokenizer, train_tokenizer
 from .words import Span, spread_over_words, without_words, word_spans
 
 __all__ = [

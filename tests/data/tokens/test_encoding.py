@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from regraft.config.schema import TokenizerSettings
 from regraft.data.tokens.encoding import Encoder, encode_units, id_type
 from regraft.data.tokens.tokenizer import Tokenizer
-from regraft.data.tokens.training import train_tokenizer
+from regraft.data.tokens.tokenizer_training import train_tokenizer
 from regraft.errors import DataError
 
 # Blank space in runs, so that it makes a difference where such a run is cut.

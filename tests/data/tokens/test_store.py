@@ -22,7 +22,7 @@ from regraft.data.tokens.store import (
     parse_part,
 )
 from regraft.data.tokens.tokenizer import Tokenizer
-from regraft.data.tokens.training import train_tokenizer
+from regraft.data.tokens.tokenizer_training import train_tokenizer
 from regraft.errors import ConfigError, DataError, RunFolderError
 
 START, END = 0, 2

@@ -18,7 +18,7 @@ from regraft.data.text.records import Document
 from regraft.data.tokens.store import Part, StoreFolder, StoreInfo, TokenStore, open_store
 from regraft.data.tokens.store_writer import source_fingerprint, write_shards, write_store
 from regraft.data.tokens.tokenizer import Tokenizer, load_tokenizer
-from regraft.data.tokens.training import train_tokenizer
+from regraft.data.tokens.tokenizer_training import train_tokenizer
 from regraft.errors import DataError
 
 TEXTS = [text for text, _ in make_examples(60, seed=1)]

@@ -4,9 +4,9 @@ import pytest
 from labs import TEXTS
 from vocabularies import KINDS, trained
 
-from regraft.data.tokens import training as vocabulary
+from regraft.data.tokens import tokenizer_training as vocabulary
 from regraft.data.tokens.tokenizer import SPECIAL_TOKENS
-from regraft.data.tokens.training import known_share, numbered_tokenizer
+from regraft.data.tokens.tokenizer_training import known_share, numbered_tokenizer
 from regraft.errors import ConfigError, DataError
 from regraft.runtime.progress import SILENT
 
