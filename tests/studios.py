@@ -13,12 +13,12 @@ from conftest import make_examples
 
 from regraft.apps.serve.server import bound_socket
 from regraft.apps.studio.app import Studio
+from regraft.apps.studio.fit_process import Trainer
 from regraft.apps.studio.labelfile import LabelFile
 from regraft.apps.studio.labelling import Session
 from regraft.apps.studio.models import Models
 from regraft.apps.studio.runs import RunsFolder
 from regraft.apps.studio.server import build_server
-from regraft.apps.studio.training import Trainer
 from regraft.data.text.records import Document
 
 CLASSES = ("negative", "positive")

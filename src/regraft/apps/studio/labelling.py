@@ -16,9 +16,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from regraft.apps.serve.limits import RefusedError
+from regraft.apps.studio.fit_process import Trainer, Training
 from regraft.apps.studio.labelfile import LabelFile, LabelRecord, Use
 from regraft.apps.studio.next_text import QUERIES, Query, any_open, least_like, least_sure
-from regraft.apps.studio.training import Trainer, Training
 from regraft.classifiers import FEWEST_LABELS, fit_regression, load_classifier, unit_length
 from regraft.data import Document, Labels, normalised, without_duplicates
 from regraft.errors import DataError, RegraftError

@@ -13,11 +13,11 @@ from jaxtyping import Float
 from regraft.apps.serve.connections import limited_server, quiet_signals
 from regraft.apps.serve.server import bound_socket
 from regraft.apps.studio.app import LIMITS, Studio, build_app
+from regraft.apps.studio.fit_process import TRAINING_MINUTES, Trainer
 from regraft.apps.studio.labelfile import COLUMNS, LabelFile
 from regraft.apps.studio.labelling import Session, Vectors, checked_classes
 from regraft.apps.studio.models import Models
 from regraft.apps.studio.runs import RunsFolder
-from regraft.apps.studio.training import TRAINING_MINUTES, Trainer
 from regraft.classifiers import document_vectors, fit_space, load_classifier
 from regraft.config import DataSettings, resolve
 from regraft.data import Document, read_table_rows
