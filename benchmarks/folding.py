@@ -27,8 +27,8 @@ from regraft.classifiers import (
     fold_bases,
     unit_length,
 )
+from regraft.classifiers.base_table_making import NUM_DIMENSIONS
 from regraft.classifiers.fit_bases import BaseJob, side_by_side
-from regraft.classifiers.folding import NUM_DIMENSIONS
 from regraft.config import replace, resolve
 from regraft.data import Example, Labels, labels_of, load_examples, open_store, subset_examples
 from regraft.models import frequent_pair_keys

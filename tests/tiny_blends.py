@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
+from regraft.classifiers.base_table import FoldedModel, FoldedSpace, row_index
 from regraft.classifiers.blend import Blend
 from regraft.classifiers.fitting import fit
-from regraft.classifiers.folded import FoldedModel, FoldedSpace, row_index
 from regraft.classifiers.logistic import fit_in_space
 from regraft.classifiers.tfidf import fit_latent, fit_linear
 from regraft.config.resolution import resolve

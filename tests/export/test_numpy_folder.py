@@ -16,7 +16,7 @@ from random_runs import write_run
 from tiny_blends import TINY_BAG, light_blend
 
 from regraft.classifiers.base import Classifier
-from regraft.classifiers.folded import FoldedModel
+from regraft.classifiers.base_table import FoldedModel
 from regraft.classifiers.storage import Stored
 from regraft.classifiers.tfidf import fit_linear, fit_naive_bayes
 from regraft.config.resolution import resolve

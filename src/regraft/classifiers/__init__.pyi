@@ -8,6 +8,8 @@ from .base import (
     register_classifier,
     run_fingerprint,
 )
+from .base_table import FoldedModel, FoldedSpace
+from .base_table_making import fold_bases
 from .blend import Blend, baselines_dir
 from .distillation import STUDENT_PRESET, DistillResult, distill
 from .embeddings import BaseSpace, EmbeddingModel, document_vectors
@@ -32,8 +34,6 @@ from .finetuning import (
 from .fit_plan import FitLimit
 from .fit_result import FitResult, ScoreChange, Update
 from .fitting import FEWEST_LABELS, fit, fit_again, fit_examples, remove_baselines
-from .folded import FoldedModel, FoldedSpace
-from .folding import fold_bases
 from .held_out import find_label_issues
 from .journal import journal_folder
 from .kept_examples import EXAMPLES_NAME, KeptExamples

@@ -205,7 +205,7 @@ _BUILT_IN = {
     "nbsvm": "regraft.classifiers.tfidf",
     "latent": "regraft.classifiers.tfidf",
     "embedding": "regraft.classifiers.embeddings",
-    "folded": "regraft.classifiers.folded",
+    "folded": "regraft.classifiers.base_table",
     "huggingface": "regraft.classifiers.huggingface",
 }
 _KINDS: Registry[type[Classifier]] = Registry("kind of classifier")

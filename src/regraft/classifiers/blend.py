@@ -18,9 +18,9 @@ from regraft.classifiers.base import (
     register_classifier,
     single_texts,
 )
+from regraft.classifiers.base_table import FoldedModel
 from regraft.classifiers.chunks import Chunks
 from regraft.classifiers.contributions import Parts
-from regraft.classifiers.folded import FoldedModel
 from regraft.classifiers.logistic import RegressionModel, cut_and_asked
 from regraft.classifiers.weights import adjusted, blended
 from regraft.config import DataSettings, Settings

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from regraft.classifiers.base import register_classifier
-from regraft.classifiers.folded import MOST_WINDOWS
+from regraft.classifiers.base_table import MOST_WINDOWS
 from regraft.classifiers.logistic import Matrix, RegressionModel, rebuilt_regression, unit_length
 from regraft.classifiers.storage import FACTS_NAME, Stored, load_member, rebuilding, save_member
 from regraft.data import Tokenizer, WindowRows
@@ -128,7 +128,7 @@ class EmbeddingModel(RegressionModel):
 
     @property
     def is_additive(self) -> bool:
-        """No: layers mix tokens. Bags, which do not, are folded instead (folding.py)."""
+        """No: layers mix tokens. Bags, which do not, are folded instead (base_table_making.py)."""
         return False
 
     def matrix(self, texts: Sequence[str], *, progress: Progress = SILENT) -> Matrix:

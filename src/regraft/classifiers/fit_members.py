@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from regraft.classifiers.base_table import FoldedModel
+from regraft.classifiers.base_table_making import fold_bases
 from regraft.classifiers.embeddings import BaseSpace, EmbeddingModel, KeptVectors, base_dir
 from regraft.classifiers.fit_bases import can_teach, make_bases
 from regraft.classifiers.fit_plan import Clock, FitLimit
-from regraft.classifiers.folded import FoldedModel
-from regraft.classifiers.folding import fold_bases
 from regraft.classifiers.logistic import RegressionModel, fit_in_space
 from regraft.classifiers.tfidf import fit_latent, fit_linear
 from regraft.config import Settings

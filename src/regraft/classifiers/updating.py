@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regraft.classifiers.abstention import Abstention
+from regraft.classifiers.base_table import FoldedModel
 from regraft.classifiers.blend import Blend
 from regraft.classifiers.embeddings import EmbeddingModel
 from regraft.classifiers.fit_members import (
@@ -30,7 +31,6 @@ from regraft.classifiers.fitting import (
     read_finished,
     remove_baselines,
 )
-from regraft.classifiers.folded import FoldedModel
 from regraft.classifiers.judging import judge
 from regraft.classifiers.kept_examples import KeptExamples, merged
 from regraft.classifiers.logistic import RegressionModel, fit_in_space

@@ -14,9 +14,9 @@ from conftest import Recorder
 
 from regraft.classifiers import chunks
 from regraft.classifiers.base import load_classifier
+from regraft.classifiers.base_table import MOST_WINDOWS, FoldedModel, FoldedSpace
+from regraft.classifiers.base_table_making import fold_bases
 from regraft.classifiers.embeddings import document_vectors
-from regraft.classifiers.folded import MOST_WINDOWS, FoldedModel, FoldedSpace
-from regraft.classifiers.folding import fold_bases
 from regraft.classifiers.logistic import fit_in_space
 from regraft.config.resolution import replace, resolve
 from regraft.data.synthetic import synthetic_reviews
@@ -202,7 +202,7 @@ def test_model_is_loaded_and_asked_without_torch(model, tmp_path):
     model.save(tmp_path / "run")
     code = (
         "import sys; from pathlib import Path;"
-        "from regraft.classifiers.folded import FoldedModel;"
+        "from regraft.classifiers.base_table import FoldedModel;"
         f"model = FoldedModel.load(Path({str(tmp_path / 'run')!r}));"
         "model.predict_proba(['a good camera']); model.score_parts('a camera');"
         "print([name for name in ('torch', 'sklearn', 'joblib') if name in sys.modules])"

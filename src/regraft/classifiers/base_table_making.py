@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Float32, Int8
 
+from regraft.classifiers.base_table import FoldedSpace, RowIndex, row_index
 from regraft.classifiers.chunks import Ragged
-from regraft.classifiers.folded import FoldedSpace, RowIndex, row_index
 from regraft.classifiers.logistic import one_thread, unit_length
 from regraft.data import Tokenizer, TokenStore
 from regraft.models import BagBackbone

@@ -1,8 +1,9 @@
 """Texts as vectors in one compact table, and the classifier of `regraft fit` that reads them.
 
-All bases of a fit are folded into the table (folding.py). A text is counted once, and its vector is
-a sum of rows: numpy and scipy do it, torch is not needed. Letters: N texts, W windows, T positions,
-R rows of the table, K dimensions, U rows that a batch reads, C classes.
+All bases of a fit are folded into the table (base_table_making.py; these are no folds of
+cross-validation). A text is counted once, and its vector is a sum of rows: numpy and scipy do it,
+torch is not needed. Letters: N texts, W windows, T positions, R rows of the table, K dimensions,
+U rows that a batch reads, C classes.
 """
 
 import itertools
