@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from regraft.config import DataSettings
+from regraft.data.text.csv_records import relabelled_csv
 from regraft.data.text.duplicates import Leak
 from regraft.data.text.label_issues import LabelIssue
 from regraft.data.text.lines import STANDARD_INPUT, check_present, read_lines
+from regraft.data.text.parquet_records import opened_parquet
 from regraft.data.text.readers import (
     FASTTEXT_PREFIX,
     delimiters_of,
@@ -23,7 +25,6 @@ from regraft.data.text.readers import (
     read_rows,
     wanted_columns,
 )
-from regraft.data.text.tables import opened_parquet, relabelled_csv
 from regraft.errors import DataError
 from regraft.runtime import write_whole
 

@@ -1,6 +1,7 @@
 """Files to records: csv, tsv, jsonl, parquet, xlsx, plain text, fastText, folders, the lab's pair.
 
-Readers are registered by file extension and stream `Row`; `register_reader` adds one.
+Readers are registered by file extension and stream `Row`; `register_reader` adds one. Tables are
+parsed in csv_records.py, parquet_records.py and sheets.py (xlsx), the other formats here.
 """
 
 import itertools
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from regraft.config import DataSettings, Registry
+from regraft.data.text.columns import Columns, Values, check_width
+from regraft.data.text.csv_records import read_csv_records
 from regraft.data.text.lines import (
     STANDARD_INPUT,
     Measured,
@@ -25,15 +28,9 @@ from regraft.data.text.lines import (
     size_of,
     source_name,
 )
+from regraft.data.text.parquet_records import read_parquet_records
 from regraft.data.text.records import Document, Example, check_class_labels
 from regraft.data.text.sheets import read_sheet_records
-from regraft.data.text.tables import (
-    Columns,
-    Values,
-    check_width,
-    read_csv_records,
-    read_parquet_records,
-)
 from regraft.errors import ConfigError, DataError
 from regraft.runtime import SILENT, Progress, parse_json
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from regraft.data.text.columns import Columns, Values, check_width, unique_names
 from regraft.data.text.lines import opened, read_whole
-from regraft.data.text.tables import Columns, Values, check_width, unique_names
 from regraft.errors import DataError
 from regraft.runtime import optional, raising, read_limits
 

@@ -19,9 +19,9 @@ import numpy as np
 
 from regraft.config import DataSettings
 from regraft.data.text.lines import STANDARD_INPUT, check_present, opened
+from regraft.data.text.parquet_records import opened_parquet
 from regraft.data.text.readers import Row, all_empty_error, folder_files, kind_of, read_rows
 from regraft.data.text.sheets import opened_sheet, sheet_names
-from regraft.data.text.tables import opened_parquet
 from regraft.data.text.writers import Column, Kind, check_sheet_cells
 from regraft.errors import DataError
 from regraft.runtime import Progress
