@@ -16,9 +16,9 @@ from .results import (
     Opening,
     PairedTest,
     about,
-    nearest_rival,
 )
 from .test_set import LEDGER_NAME, find_seen, note_opening, part_in_training
+from .verdict import nearest_rival
 
 __all__ = [
     "ARM_KINDS",

@@ -175,14 +175,6 @@ class PairedTest:
         return "better" if self.difference.mean > 0 else "worse"
 
 
-def nearest_rival(tests: Sequence[PairedTest]) -> PairedTest | None:
-    """Of one arm's tests against rivals: the strongest that wins, else ties, else is beaten."""
-    order: tuple[Outcome, ...] = ("worse", "unclear", "better")
-    return min(
-        tests, key=lambda test: (order.index(test.outcome), test.difference.mean), default=None
-    )
-
-
 @dataclass(frozen=True)
 class LabelWorth:
     """How many more labels `rival`, the best other arm, needs to match `arm`.

@@ -1,13 +1,14 @@
 """The verdict: what may be concluded from a comparison, by fixed rules, in a few sentences.
 
-The first sentence is short and complete by itself. docs/concepts/evidence.md explains the rules;
+The first sentence is short and complete by itself. Whether one gap counts, a `PairedTest` answers
+itself (`is_significant` and `outcome` in results.py). docs/concepts/evidence.md explains the rules;
 tests apply them to simulated comparisons whose truth is known.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from regraft.comparison.results import ArmSummary, Outcome, PairedTest, VerdictKind, nearest_rival
+from regraft.comparison.results import ArmSummary, Outcome, PairedTest, VerdictKind
 from regraft.runtime import in_percent, in_points
 
 # Claims about pre-training, and about two single runs.
@@ -56,6 +57,14 @@ def easily_missed(arms: Sequence[ArmSummary], tests: Sequence[PairedTest]) -> fl
         return None
     gaps = [test.smallest_difference for test in (case.scratch, case.ours.nearest) if test]
     return max((gap for gap in gaps if gap is not None), default=None)
+
+
+def nearest_rival(tests: Sequence[PairedTest]) -> PairedTest | None:
+    """Of one arm's tests against rivals: the strongest that wins, else ties, else is beaten."""
+    order: tuple[Outcome, ...] = ("worse", "unclear", "better")
+    return min(
+        tests, key=lambda test: (order.index(test.outcome), test.difference.mean), default=None
+    )
 
 
 @dataclass(frozen=True)
