@@ -1,6 +1,7 @@
 """The errors a user can fix, each with three parts: the problem, what was expected, what to do.
 
-Only the command line catches them; the library raises them and never prints.
+A message is worded where it is raised; docs/reference/errors.md lists them with their files. Only
+the command line catches them; the library raises them and never prints.
 """
 
 from functools import partial
