@@ -11,14 +11,12 @@ from studios import CLASSES, documents, open_session, true_label, word_vectors
 from regraft.apps.serve.limits import RefusedError
 from regraft.apps.studio.labelfile import LabelFile, LabelRecord
 from regraft.apps.studio.labelling import (
-    EVALUATION_EVERY,
     SHOWN_CHARACTERS,
     Session,
     checked_classes,
     share_interval,
     shortened,
 )
-from regraft.apps.studio.next_text import any_open, least_like, least_sure
 from regraft.apps.studio.server import build_session
 from regraft.classifiers.logistic import unit_length
 from regraft.config.resolution import resolve
@@ -411,34 +409,8 @@ def test_trouble_with_vectors_is_told_and_labels_are_saved(path):
     session.close()
 
 
-def test_least_sure_takes_the_smallest_margins_of_open_texts():
-    chances_NC = np.array([[0.9, 0.1], [0.5, 0.5], [0.6, 0.4], [0.45, 0.55]])
-    is_open_N = np.array([True, False, True, True])
-    assert least_sure(chances_NC, is_open_N=is_open_N, num=2).tolist() == [3, 2]
-    assert least_sure(chances_NC, is_open_N=is_open_N, num=9).tolist() == [3, 2, 0]
-
-
-def test_least_like_goes_farthest_first():
-    angles_N = np.radians([0, 5, 90, 170, 40])
-    vectors_ND = np.stack([np.cos(angles_N), np.sin(angles_N)], axis=1)
-    is_open_N = np.array([False, True, True, True, True])
-    assert least_like(vectors_ND, [0], is_open_N=is_open_N, num=3).tolist() == [3, 2, 4]
-    first = least_like(vectors_ND, [], is_open_N=is_open_N)
-    assert first.tolist() == [2]
-
-
-def test_random_draws_are_open_texts_without_repeats():
-    is_open_N = np.arange(10) % 2 == 0
-    found = any_open(np.random.default_rng(0), is_open_N=is_open_N, num=9)
-    assert sorted(found.tolist()) == [0, 2, 4, 6, 8]
-
-
 def test_share_interval_is_wilsons():
     low, high = share_interval(9, 10)
     assert (round(low, 4), round(high, 4)) == (0.5958, 0.9821)
     assert share_interval(0, 4)[0] == 0
     assert share_interval(4, 4)[1] == 1
-
-
-def test_the_share_to_judge_by_is_fixed():
-    assert EVALUATION_EVERY == 4

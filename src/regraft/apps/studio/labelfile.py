@@ -10,16 +10,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import cast, get_args
 
-from regraft.apps.studio.next_text import Query
+from regraft.apps.studio.next_text import Query, Use
 from regraft.errors import DataError
 from regraft.runtime import disk_error, hold_lock, output_path, read_json, sync_folder, write_json
 
 # Behind the text, whose column has the name it has in the file of texts.
 COLUMNS = ("label", "use", "query", "row")
-# What a label is used for: to learn from, or to judge by. The latter are drawn at random.
-Use = Literal["train", "evaluation"]
 
 
 @dataclass(frozen=True)

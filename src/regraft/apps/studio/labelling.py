@@ -1,14 +1,12 @@
-"""A labelling session: the next text to label, what was learned so far, and how good it is.
+"""A labelling session: its labels, what was learned from them so far, and how good it is.
 
 A thread computes the embeddings once, and fits a regression on them after every label; labelling
-never waits for it. Every few texts one is drawn at random for evaluation only: a model must not be
-evaluated on the texts that it selected as hard.
+never waits for it. next_text.py chooses the text.
 """
 
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,31 +15,20 @@ from jaxtyping import Float, Int
 
 from regraft.apps.serve.limits import RefusedError
 from regraft.apps.studio.fit_process import Trainer, Training
-from regraft.apps.studio.labelfile import LabelFile, LabelRecord, Use
-from regraft.apps.studio.next_text import QUERIES, Query, any_open, least_like, least_sure
+from regraft.apps.studio.labelfile import LabelFile, LabelRecord
+from regraft.apps.studio.next_text import QUERIES, Offer, Query, Use, choose_offer
 from regraft.classifiers import FEWEST_LABELS, fit_regression, load_classifier, unit_length
 from regraft.data import Document, Labels, normalised, without_duplicates
 from regraft.errors import DataError, RegraftError
 from regraft.stats import CONFIDENCE
 
 _LOGGER = logging.getLogger(__name__)
-# One text in so many is drawn at random, to judge by.
-EVALUATION_EVERY = 4
 MOST_TEXTS = 20_000
 MOST_CLASSES = 9  # a key each
 MOST_CLASS_CHARACTERS = 60
 SHOWN_CHARACTERS = 200  # of each of the last labels
 
 Vectors = Callable[[Sequence[str]], Float[np.ndarray, "N D"]]
-
-
-@dataclass(frozen=True)
-class Offer:
-    """A text that is shown: its place among the texts, and why it was chosen."""
-
-    number: int
-    use: Use
-    query: Query
 
 
 class Session:
@@ -292,22 +279,15 @@ class Session:
         return [record for record in self._file.records if record.use == use]
 
     def _chosen(self) -> Offer | None:
-        is_open_N = np.ones(len(self._texts), dtype=bool)
-        seen = [self._number[normalised(record.text)] for record in self._file.records]
-        is_open_N[[*seen, *(offer.number for _, offer in self._skips)]] = False
-        if not is_open_N.any():
-            return None
-        generator = np.random.default_rng([self._seed, len(seen), len(self._skips)])
-        if len(seen) % EVALUATION_EVERY == EVALUATION_EVERY - 1:
-            return Offer(int(any_open(generator, is_open_N=is_open_N)[0]), "evaluation", "random")
-        if self._query == "uncertainty" and (chances_NC := self._chances()) is not None:
-            number = least_sure(chances_NC, is_open_N=is_open_N)[0]
-            return Offer(int(number), "train", "uncertainty")
-        # Before anything is learned there is no uncertainty: choose different texts until then.
-        if self._query != "random" and self._vectors_ND is not None:
-            number = least_like(self._vectors_ND, seen, is_open_N=is_open_N)[0]
-            return Offer(int(number), "train", "diversity")
-        return Offer(int(any_open(generator, is_open_N=is_open_N)[0]), "train", "random")
+        return choose_offer(
+            len(self._texts),
+            seen=[self._number[normalised(record.text)] for record in self._file.records],
+            skipped=[offer.number for _, offer in self._skips],
+            query=self._query,
+            chances_NC=self._chances(),
+            vectors_ND=self._vectors_ND,
+            seed=self._seed,
+        )
 
     def _curve(self) -> list[dict[str, Any]]:
         evaluation = self._records("evaluation")
