@@ -22,6 +22,7 @@ from clusters import local_cluster
 from conftest import Recorder, make_examples
 from tiny_classifiers import linear_dir
 
+from regraft.classifiers import journal as journal_module
 from regraft.classifiers import table_prediction
 from regraft.classifiers.base import load_classifier
 from regraft.classifiers.journal import ChunkAnswer, Journal, journal_folder
@@ -283,6 +284,24 @@ def test_damaged_journal_counts_up_to_the_damage(tmp_path: Path) -> None:
         journal.append(answers[0])
         last = [answer.probabilities_NC[0, 0] for answer in journal.answers()]
     assert last == [0.1, 0.2, 0.1]
+
+
+def test_journal_whose_removal_was_killed_has_no_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out.csv"
+
+    def killed(folder: Path, **options: Any) -> None:
+        (folder / "about.json").unlink()
+
+    monkeypatch.setattr(journal_module.shutil, "rmtree", killed)
+    with Journal(out, about={"input": "one"}, num_labels=2) as journal:
+        journal.open(resume=False)
+        journal.append(ChunkAnswer(np.full((3, 2), 0.5), 0))
+        journal.remove()
+    with Journal(out, about={"input": "one"}, num_labels=2) as journal:
+        assert not journal.open(resume=True)
+        assert journal.num_rows == 0
 
 
 def test_file_that_changes_while_it_is_read_is_refused(
