@@ -34,7 +34,7 @@ from regraft.models.heads import Model
 from regraft.stats.metrics import accuracy, cross_entropy, fit_temperature, tempered
 from regraft.training.inference import class_probabilities
 from regraft.training.loaded_run import load_run
-from regraft.training.run_folder import read_metrics
+from regraft.training.run_folder import RunFolder, read_metrics
 
 FILES = ["config.json", "label_issues.csv", "metrics.jsonl", "model.safetensors"]
 FILES += ["run.json", "tokenizer.json"]
@@ -260,6 +260,29 @@ def test_resumed_run_equals_a_straight_one(
     assert result.best_epoch == expected.best_epoch
     assert result.temperature == expected.temperature != 1
     assert sorted(path.name for path in stopped.iterdir()) == FILES
+
+
+def test_run_killed_after_its_last_validation_logs_it_once(
+    shared_base: Path, splits: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Ends within an epoch.
+    overrides = {**TINY, "train.steps": 11, "train.checkpoint_every": 11}
+    inputs: dict[str, Any] = {
+        **{"train": splits["train"], "valid": splits["valid"], "base": shared_base},
+        "settings": resolve("finetune", overrides=overrides),
+    }
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
+    finetune(out=straight, **inputs)
+
+    def end(*arguments: object, **options: object) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "finish", end)
+        with pytest.raises(SystemExit):
+            finetune(out=killed, **inputs)
+    finetune(out=killed, resume=True, **inputs)
+    assert list(read_metrics(straight)) == list(read_metrics(killed))
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "plain"])

@@ -18,7 +18,7 @@ from regraft.config.schema import Settings
 from regraft.errors import DataError, RunFolderError
 from regraft.training.loaded_run import load_run
 from regraft.training.pretraining import pretrain
-from regraft.training.run_folder import read_metrics
+from regraft.training.run_folder import RunFolder, read_metrics
 
 FILES = ["config.json", "metrics.jsonl", "model.safetensors", "run.json", "tokenizer.json"]
 
@@ -149,6 +149,29 @@ def test_run_stopped_after_its_last_step_can_be_resumed(
     assert result.num_steps == tiny_pretrain.train.steps
     assert_equal_weights(straight, stopped)
     assert metrics_without_times(straight) == metrics_without_times(stopped)
+
+
+def test_run_killed_after_its_last_validation_logs_it_once(
+    documents_path: Path,
+    tiny_pretrain: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
+    steps = tiny_pretrain.train.steps
+    settings = replace(tiny_pretrain, "train", checkpoint_every=steps)
+    pretrain([documents_path], out=straight, settings=settings)
+
+    def end(*arguments: object, **options: object) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "finish", end)
+        with pytest.raises(SystemExit):
+            pretrain([documents_path], out=killed, settings=settings)
+    assert metrics_without_times(straight) == metrics_without_times(killed)
+    pretrain([documents_path], out=killed, settings=settings, resume=True)
+    assert metrics_without_times(straight) == metrics_without_times(killed)
 
 
 def test_interruption_gives_the_signals_back(

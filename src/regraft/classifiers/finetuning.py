@@ -423,8 +423,8 @@ def train_classifier(
     if folder is not None:
         checkpoints = folder.checkpoints(keep=train.keep_checkpoints)
         extra = checkpoints.load(state, progress=progress) or {"history": [], "losses": []}
-        folder.truncate_metrics(after=state.step if state.step else -1)
         history = [EpochRecord(**values) for values in extra["history"]]
+        folder.truncate_metrics(after=state.step, most=len(history))
         losses = extra["losses"]
         if state.step:
             progress.say(f"Resuming {folder.run_dir} after step {state.step:,}.")

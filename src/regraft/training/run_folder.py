@@ -244,13 +244,19 @@ class RunFolder:
         except OSError as error:
             raise disk_error(self.run_dir / "metrics.jsonl", error) from error
 
-    def truncate_metrics(self, *, after: int) -> None:
-        """Drop what was logged after a step: a resumed run repeats those steps."""
+    def truncate_metrics(self, *, after: int, most: int | None = None) -> int:
+        """Drop what was logged after a step: a resumed run repeats those steps.
+
+        At `most` so many records stay. Returns how many did; 0 in all processes but the first.
+        """
         path = self.run_dir / "metrics.jsonl"
-        if world().is_first and path.exists():
-            kept = [record for record in read_metrics(self.run_dir) if record["step"] <= after]
-            text = "".join(json.dumps(record) + "\n" for record in kept)
-            write_whole(path, lambda file: file.write(text.encode()))
+        if not world().is_first or not path.exists():
+            return 0
+        records = list(read_metrics(self.run_dir))[:most]
+        kept = [record for record in records if record["step"] <= after]
+        text = "".join(json.dumps(record) + "\n" for record in kept)
+        write_whole(path, lambda file: file.write(text.encode()))
+        return len(kept)
 
     def _write_complete(self, info: RunInfo) -> None:
         """Mark the run complete, with the checksums of its files: the last file that is written."""

@@ -469,9 +469,10 @@ def _run(
     train = stage.train
     state = build_state(model.to(device()), settings=train, num_rows=len(stage.rows.lengths))
     checkpoints = folder.checkpoints(keep=train.keep_checkpoints, name=checkpoint_name)
-    extra = checkpoints.load(state, progress=progress) or {"recent": []}
+    extra = checkpoints.load(state, progress=progress) or {"recent": [], "num_records": None}
     here = num_steps_before + state.step
-    folder.truncate_metrics(after=here if here else -1)
+    # The end is validated after its checkpoint: a kill in between must not log it twice.
+    num_records = folder.truncate_metrics(after=here if here else -1, most=extra["num_records"])
     if state.step:
         progress.say(f"Resuming {folder.run_dir} after step {here:,}.")
     recent = [StepRecord(**values) for values in extra["recent"]]
@@ -479,6 +480,8 @@ def _run(
     label = {"stage": stage.name} if checkpoint_name else {}
 
     def log(values: dict[str, Any]) -> None:
+        nonlocal num_records
+        num_records += 1
         folder.log({**values, "step": num_steps_before + values["step"], **label})
 
     for record in kept_steps(
@@ -487,7 +490,10 @@ def _run(
         objective=stage.objective,
         settings=train,
         checkpoints=checkpoints,
-        extra=lambda: {"recent": [dataclasses.asdict(entry) for entry in recent]},
+        extra=lambda: {
+            "recent": [dataclasses.asdict(entry) for entry in recent],
+            "num_records": num_records,
+        },
         name=f"pre-train {stage.name}" if checkpoint_name else "pre-train",
         note=lambda record: (
             f"loss {record.loss:.3f}  {latest['valid']}{record.tokens_per_second:,.0f} tokens/s"
