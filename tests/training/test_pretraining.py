@@ -18,7 +18,7 @@ from regraft.config.schema import Settings
 from regraft.errors import DataError, RunFolderError
 from regraft.training.loaded_run import load_run
 from regraft.training.pretraining import pretrain
-from regraft.training.run_folder import RunFolder, read_metrics
+from regraft.training.run_folder import TEACHER_NAME, RunFolder, read_metrics
 
 FILES = ["config.json", "metrics.jsonl", "model.safetensors", "run.json", "tokenizer.json"]
 
@@ -205,6 +205,11 @@ def test_resume_of_a_complete_run_returns_its_result(
     out = tmp_path / "run"
     first = pretrain([documents_path], out=out, settings=tiny_pretrain)
     written = {path.name: path.read_bytes() for path in out.iterdir()}
+    # As if killed between its completion and their removal.
+    for name in ("checkpoints/00000012", "stages", "tokens"):
+        (out / name).mkdir(parents=True)
+        (out / name / "manifest.json").touch()
+    (out / TEACHER_NAME).touch()
     progress = Recorder()
     second = pretrain(
         [documents_path], out=out, settings=tiny_pretrain, resume=True, progress=progress

@@ -148,7 +148,6 @@ def distill(
             )
         info = dataclasses.replace(student.run.info, result=result.to_dict())
         folder.finish(info, model=student.run.model)
-        (folder.run_dir / TEACHER_NAME).unlink(missing_ok=True)
     return result
 
 

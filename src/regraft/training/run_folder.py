@@ -172,6 +172,9 @@ class RunFolder:
         if there.launch != launch_id():
             there = dataclasses.replace(there, launch=launch_id())
             self._write_info(there)
+        if there.status == "complete" and world().is_first:
+            # A kill may have come between its completion and the removal of this.
+            self._remove_scaffolding()
         return there
 
     def _begin(self, info: RunInfo, *, settings: Settings, tokenizer: Tokenizer) -> None:
@@ -188,7 +191,7 @@ class RunFolder:
             raise
 
     def finish(self, info: RunInfo, *, model: "Model") -> None:
-        """Write the final weights and mark the run complete; its tokens and checkpoints go."""
+        """Write the final weights and mark the run complete; what only training needs goes."""
         from regraft.training.loaded_run import write_tensors
         from regraft.training.sharding import whole
 
@@ -196,9 +199,14 @@ class RunFolder:
         if world().is_first:
             write_tensors(self.run_dir / WEIGHTS_NAME, tensors)
             self._write_complete(info)
-            self.checkpoints(keep=1).remove()
-            shutil.rmtree(self.stages_dir, ignore_errors=True)
-            shutil.rmtree(self.tokens_dir, ignore_errors=True)
+            self._remove_scaffolding()
+
+    def _remove_scaffolding(self) -> None:
+        """What only training needs."""
+        self.checkpoints(keep=1).remove()
+        shutil.rmtree(self.stages_dir, ignore_errors=True)
+        shutil.rmtree(self.tokens_dir, ignore_errors=True)
+        (self.run_dir / TEACHER_NAME).unlink(missing_ok=True)
 
     def keep_half_precision(self) -> None:
         """Store the weights of a finished run in half precision; loading converts them back.
