@@ -134,6 +134,9 @@ class KillLoop:
         return content(output_of(self._scenario, out))
 
     def _start(self, out: Path) -> Child:
+        result = output_of(self._scenario, out)
+        if self._scenario.is_whole and result.is_dir():
+            remove(result)  # it is complete, and would not be replaced
         os.environ["REGRAFT_CACHE"] = str(self._cache)
         return start(
             self._scenario.words(out),
@@ -165,9 +168,6 @@ class KillLoop:
         return True
 
     def _finish(self, out: Path) -> Child:
-        result = output_of(self._scenario, out)
-        if self._scenario.is_whole and result.is_dir():
-            remove(result)  # it is complete, and would not be replaced
         child = self._start(out)
         code = child.wait()
         if code:
