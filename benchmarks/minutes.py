@@ -4,7 +4,7 @@ Bases of the same recipe and text that differ in their minutes, then one `regraf
 them: fine-tuned, and as frozen vectors under a logistic regression. What is finished outlives an
 interruption: repeat the command to go on.
 
-    .venv/bin/python benchmarks/minutes.py {lab,modern} [--minutes 1 5 20] [--seeds 3]
+    .venv/bin/python benchmarks/minutes.py {lab,modern} [--minutes 1 4 10] [--seeds 3]
         [--data FOLDER] [--work DIR] [--json FILE] [--plot FILE.png]
 
 `lab` is the lab's preset on French reviews, 1,600 book reviews as labels; it needs --data, the
@@ -134,7 +134,7 @@ def main() -> None:
     """Bases, one comparison, table and figure."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("name", choices=tuple(EPOCHS))
-    parser.add_argument("--minutes", type=float, nargs="+", default=[1, 5, 20])
+    parser.add_argument("--minutes", type=float, nargs="+", default=[1, 4, 10])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--data", type=Path, help="folder with cls-books and french, for lab")
     parser.add_argument("--work", type=Path, metavar="DIR")

@@ -88,7 +88,10 @@ def test_offline_demo_tells_the_whole_story(tmp_path: Path) -> None:
         "scratch",
         "frozen",
         "linear",
+        "blend",
     ]
+    accuracies = [arm.test_accuracy.mean for arm in result.comparison.ranked_arms]
+    assert accuracies == sorted(accuracies, reverse=True)
     assert result.report_path == out / "report" / "report.html"
     for name in ("report.html", "report.md", "report.json"):
         assert SYNTHETIC_WARNING in (out / "report" / name).read_text(encoding="utf-8")
@@ -96,6 +99,10 @@ def test_offline_demo_tells_the_whole_story(tmp_path: Path) -> None:
 
     assert result.fitted is not None
     classifier = load_classifier(result.fitted.classifier_dir)
+    test = load_examples(out / "data" / "test.csv", data=DataSettings())
+    guesses = classifier.predict([example.text for example in test])
+    share = sum(guess == example.label for guess, example in zip(guesses, test, strict=True)) / 20
+    assert result.comparison.arms[-1].test_accuracy.mean == pytest.approx(share)
     assert len(result.fitted.predictions) == 3
     for prediction in result.fitted.predictions:
         assert prediction.label in classifier.classes_

@@ -12,9 +12,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from regraft.classifiers import FitResult, fit, load_classifier, remove_baselines
-from regraft.comparison import REPORT_NAME, Comparison, compare, compare_fitted, load_comparison
-from regraft.config import DEFAULT_ARMS, resolve
+from regraft.classifiers import FitResult, fit, load_classifier
+from regraft.comparison import (
+    REPORT_NAME,
+    Arm,
+    ArmData,
+    Comparison,
+    Fitted,
+    Setup,
+    compare,
+    load_comparison,
+    register_arm,
+)
+from regraft.config import ARMS, DEFAULT_ARMS, resolve
 from regraft.data import (
     Document,
     Example,
@@ -34,6 +44,8 @@ from regraft.report import write_report
 from regraft.runtime import SILENT, Progress, read_json, tracked, write_json, write_text
 from regraft.training import generate, pretrain, read_base_settings
 
+# The arm that is the finished classifier of the demo: `fit` itself would be trained once a seed.
+FITTED_ARM = "blend"
 CORPUS = "imdb-25k"
 LAB_CORPUS = "french-books"
 LAB_TEXT = "french-sentences"
@@ -132,7 +144,7 @@ LAB = Plan(
     ),
 )
 NUM_SYNTHETIC = 6000
-_BEGUN_NAME = "demo.json"
+_BEGUN_NAME, _CLASSIFIER_NAME = "demo.json", "classifier"
 SYNTHETIC_WARNING = "Synthetic text, made by a small grammar: the numbers say nothing of real text."
 
 
@@ -165,9 +177,39 @@ class FittedDemo:
     """What `fit` makes of the same data."""
 
     result: FitResult
-    tested: Comparison
     predictions: tuple[Prediction, ...]
     classifier_dir: Path
+
+
+@register_arm(FITTED_ARM)
+class FittedArm(Arm):
+    """The classifier that `fit` left in the folder of the demo, next to the base."""
+
+    title, description = "the blend of `regraft fit`", ARMS["fit"]
+    role = "base"
+
+    def trainer(self, setup: Setup, *, num_threads: int) -> "FittedClassifier":
+        """The folder is found from that of the base."""
+        assert setup.start.base is not None, "the demo has one"
+        return FittedClassifier(setup.start.base.run_dir.parent / _CLASSIFIER_NAME)
+
+    def fit(self, data: ArmData, *, seed: int, progress: Progress) -> Fitted:
+        """It needs its setup: see `trainer`."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class FittedClassifier:
+    """Trains nothing: the classifier is there."""
+
+    run_dir: Path
+
+    def fit(self, data: ArmData, *, seed: int, progress: Progress) -> Fitted:
+        """The blend with its score on valid and the time it took."""
+        blend = load_classifier(self.run_dir)
+        result = FitResult.from_dict(blend.info.result)
+        accuracy = result.scores[FITTED_ARM].accuracy.mean
+        return Fitted(blend, valid_accuracy=(accuracy,), seconds=result.seconds)
 
 
 def demo(
@@ -224,13 +266,16 @@ def demo(
         resume=resume,
         progress=progress,
     )
+    classifier_dir = out / _CLASSIFIER_NAME
+    result = _fit(plan, paths, out_dir=classifier_dir, resume=resume, progress=progress)
     report_dir = out / "report"
     comparison = _compare(
         plan, paths, base_dir=base_dir, out_dir=report_dir, command=command, progress=progress
     )
-    fitted = _fit(
-        plan, paths, out_dir=out / "classifier", command=command, resume=resume, progress=progress
-    )
+    fitted = None
+    if result is not None:
+        test = load_examples(paths["test"], data=resolve("fit", preset="bag").data)
+        fitted = FittedDemo(result, _predictions(classifier_dir, test=test), classifier_dir)
     return DemoResult(
         is_synthetic=plan is SYNTHETIC,
         title=plan.title,
@@ -261,9 +306,7 @@ def _compare(
         train=paths["train"],
         valid=paths["valid"],
         test=paths["test"],
-        # There it keeps finished runs, and records that it opened the test file. Before `fit`
-        # it does not: two openings with no choice between them are no reason for a warning.
-        out=out_dir if plan.fit_minutes is None else None,
+        out=out_dir,
         seeds=plan.num_seeds,
         settings=resolve(
             "finetune",
@@ -271,15 +314,16 @@ def _compare(
             overrides=plan.finetuning,
             base=read_base_settings(base_dir),
         ),
-        arms=plan.arms,
+        arms=plan.arms if plan.fit_minutes is None else (*plan.arms, FITTED_ARM),
         # Tuned as shallow arms are, networks would take three times as long; the report warns.
         grid="none",
-        # Searched for test reviews, where that was promised.
-        texts=[paths["text"]] if plan.drops_near_copies else [],
+        texts=[paths["text"]],
         jobs=os.cpu_count() or 1,
         command=command,
         progress=progress,
     )
+    if plan.fit_minutes is not None:
+        comparison = dataclasses.replace(comparison, request=None)  # the blend was there before
     if plan is SYNTHETIC:
         warnings = (SYNTHETIC_WARNING, *comparison.warnings)
         comparison = dataclasses.replace(comparison, warnings=warnings)
@@ -288,35 +332,21 @@ def _compare(
 
 
 def _fit(
-    plan: Plan,
-    paths: dict[str, Path],
-    *,
-    out_dir: Path,
-    command: str,
-    resume: bool,
-    progress: Progress,
-) -> FittedDemo | None:
+    plan: Plan, paths: dict[str, Path], *, out_dir: Path, resume: bool, progress: Progress
+) -> FitResult | None:
     """The recipe of `fit` on the same files, unless the plan has no minutes for it."""
     if plan.fit_minutes is None:
         return None
-    settings = resolve("fit", preset="bag", overrides=plan.fitting)
-    result = fit(
+    return fit(
         [paths["text"]],
         train=paths["train"],
         valid=paths["valid"],
         out=out_dir,
-        settings=settings,
+        settings=resolve("fit", preset="bag", overrides=plan.fitting),
         minutes=plan.fit_minutes,
-        keep_baselines=True,
         resume=resume,
         progress=progress,
     )
-    tested = compare_fitted(
-        out_dir, test=paths["test"], texts=[paths["text"]], command=command, progress=progress
-    )
-    remove_baselines(out_dir)
-    test = load_examples(paths["test"], data=settings.data)
-    return FittedDemo(result, tested, _predictions(out_dir, test=test), out_dir)
 
 
 def _begun(out: Path, *, resume: bool) -> str | None:

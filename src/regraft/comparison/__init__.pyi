@@ -2,7 +2,7 @@ from .arm_base import Arm, ArmData, ArmModel, Fitted
 from .arms import ARM_KINDS, register_arm
 from .fit_test import MEMBER_ARMS, compare_fitted
 from .folder import ArmsFolder
-from .plan import DEFAULT_FIT_MINUTES, load_comparison, read_request, relocated
+from .plan import DEFAULT_FIT_MINUTES, Setup, load_comparison, read_request, relocated
 from .procedure import compare, run_request
 from .results import (
     OUTCOMES_NAME,
@@ -40,6 +40,7 @@ __all__ = [
     "Mistake",
     "Opening",
     "PairedTest",
+    "Setup",
     "about",
     "compare",
     "compare_fitted",

@@ -306,7 +306,7 @@ class Comparison:
     splits: tuple[Split, ...] = ()
     openings: tuple[Opening, ...] = ()
     # Everything `compare --from` needs to repeat it: files by name, arms, seeds, labels. None for
-    # the comparison of `fit --test`, whose classifier is trained already.
+    # a comparison with a classifier that was trained before, as by `fit --test` and the demo.
     request: dict[str, Any] | None = None
     # Test examples that decide: not seen before, each text once.
     num_deciding: int | None = None
@@ -314,6 +314,11 @@ class Comparison:
     tuned_on: Literal["valid", "cross-validation"] = "valid"
     # Stored in a file of its own: too large for report.json.
     outcomes: Outcomes | None = field(default=None, compare=False)
+
+    @property
+    def ranked_arms(self) -> list[ArmSummary]:
+        """The best on test first."""
+        return sorted(self.arms, key=lambda arm: -arm.test_accuracy.mean)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Comparison":

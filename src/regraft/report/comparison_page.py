@@ -156,7 +156,7 @@ def _arms(comparison: Comparison) -> list[Part]:
     columns += ["Macro-F1", words.tuned_on(comparison), "Cost", "Seeds"]
     styles = _styles(comparison)
     rows = []
-    for arm in comparison.arms:
+    for arm in comparison.ranked_arms:
         cells = []
         if shows_leaks:
             clean = arm.test_accuracy_without_leaks
