@@ -42,7 +42,7 @@ from regraft.data import (
 from regraft.errors import ConfigError, CorpusError, RunFolderError
 from regraft.report import write_report
 from regraft.runtime import SILENT, Progress, read_json, tracked, write_json, write_text
-from regraft.training import generate, pretrain, read_base_settings
+from regraft.training import generate, pretrain, read_base_settings, read_info
 
 # The arm that is the finished classifier of the demo: `fit` itself would be trained once a seed.
 FITTED_ARM = "blend"
@@ -206,10 +206,10 @@ class FittedClassifier:
 
     def fit(self, data: ArmData, *, seed: int, progress: Progress) -> Fitted:
         """The blend with its score on valid and the time it took."""
-        blend = load_classifier(self.run_dir)
-        result = FitResult.from_dict(blend.info.result)
+        result = FitResult.from_dict(read_info(self.run_dir).result)
         accuracy = result.scores[FITTED_ARM].accuracy.mean
-        return Fitted(blend, valid_accuracy=(accuracy,), seconds=result.seconds)
+        model = load_classifier(self.run_dir)
+        return Fitted(model, valid_accuracy=(accuracy,), seconds=result.seconds)
 
 
 def demo(
