@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
 		|| { echo "regraft needs Python 3.10 or newer; pass PYTHON=/path/to/python3." >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(INSTALL) '.[train]'
+	@$(INSTALL) '.[studio,xlsx]'
 	@touch $@
 	@echo "Done: .venv is ready."
 
