@@ -102,6 +102,7 @@ REAL = Plan(
         "model.num_heads": 2,
     },
     finetuning={"train.epochs": 6, "data.max_length": 256},
+    arms=(*DEFAULT_ARMS, "embedding"),
     fit_minutes=3.0,
 )
 SYNTHETIC = Plan(
