@@ -87,9 +87,9 @@ def regraft(*words: str) -> None:
 def scores(report: Path, *, minutes: list[float]) -> dict[str, Any]:
     """Accuracy on test, without leaks, of every arm; and the minutes of its base, if any."""
     rows: dict[str, Any] = {}
-    for point in load_comparison(report).curve:
-        name, _, base = point.arm.partition(":")
-        score = point.deciding
+    for arm in load_comparison(report).arms:
+        name, _, base = arm.name.partition(":")
+        score = arm.test_accuracy_without_leaks or arm.test_accuracy
         row = {"value": score.mean, "low": score.low, "high": score.high}
         if name in ("pretrained", "embedding"):
             length = float(base.removeprefix("m")) if base else max(minutes)
