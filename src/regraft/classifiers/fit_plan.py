@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from regraft.errors import ConfigError, RunFolderError
-from regraft.runtime import check_listed, read_json, write_json
+from regraft.runtime import check_listed, read_object, write_json
 from regraft.training import PLAN_NAME
 
 CLOCK_NAME = "clock.json"
@@ -287,14 +287,11 @@ def measured_pace(times: Sequence[tuple[float, int]], *, waited: float, num_jobs
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        values = read_json(path)
-        if not isinstance(values, dict):
-            raise TypeError("it holds no JSON object")
+        return read_object(path)
     except FileNotFoundError:
         return None
-    except (OSError, TypeError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise _damaged(path, error) from error
-    return values
 
 
 def _damaged(path: Path, error: Exception) -> RunFolderError:

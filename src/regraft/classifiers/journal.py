@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regraft.errors import ConfigError
-from regraft.runtime import disk_error, hold_lock, read_json, write_json
+from regraft.runtime import disk_error, hold_lock, read_object, write_json
 
 # Rows, rows that were cut, checksum; then a float64 for every row and label.
 _HEAD = struct.Struct("<QQI")
@@ -151,7 +151,7 @@ class Journal:
 
     def _check_same(self, about_path: Path) -> None:
         try:
-            before = read_json(about_path)
+            before = read_object(about_path)
         except (OSError, ValueError):
             before = {}
         expected = json.loads(json.dumps(self._about))

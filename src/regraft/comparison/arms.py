@@ -39,7 +39,7 @@ from regraft.comparison.plan import Setup
 from regraft.config import ARMS, Registry, Settings, learns_documents, replace, resolve
 from regraft.data import read_documents
 from regraft.errors import ConfigError
-from regraft.runtime import SILENT, Progress, read_json, scratch_folder, write_json, write_whole
+from regraft.runtime import SILENT, Progress, read_object, scratch_folder, write_json, write_whole
 from regraft.training import LoadedRun
 
 _VECTORS_NAME, _COST_NAME, _SPACE_NAME = "vectors.safetensors", "cost.json", "space"
@@ -202,7 +202,7 @@ class VectorArm(Arm):
         """The vectors in `shared_dir` if they are intact, else new ones, which are kept there."""
         try:
             arrays = load_file(shared_dir / _VECTORS_NAME)
-            cost = read_json(shared_dir / _COST_NAME)
+            cost = read_object(shared_dir / _COST_NAME)
             return Prepared(arrays["train"], arrays["valid"], cost["fixed"], cost["text"])
         except (OSError, ValueError, KeyError, SafetensorError):
             pass

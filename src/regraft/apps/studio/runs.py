@@ -19,7 +19,7 @@ from regraft.comparison import REPORT_NAME, ArmsFolder, Comparison
 from regraft.config import FAMILIES, OBJECTIVES
 from regraft.errors import RegraftError
 from regraft.report import base_arm
-from regraft.runtime import counted, in_percent, read_json, sha256
+from regraft.runtime import counted, in_percent, read_json, read_object, sha256
 from regraft.training import RunInfo, is_running, read_info
 
 METRICS_NAME, PAGE_NAME = "metrics.jsonl", "report.html"
@@ -210,10 +210,9 @@ def report(run_dir: Path) -> bytes:
 def read_config(run_dir: Path) -> dict[str, Any]:
     """The settings in config.json as they are; none where they cannot be read."""
     try:
-        values = read_json(run_dir / "config.json")
+        return read_object(run_dir / "config.json")
     except (OSError, ValueError):
         return {}  # what needs it will say so when the run is used
-    return values if isinstance(values, dict) else {}
 
 
 def _records(data: bytes) -> Iterator[dict[str, Any]]:
