@@ -14,6 +14,9 @@ from regraft.training.masking import Corruption, Moment
 from regraft.training.objectives import LossSum, Objective, contrast_loss, token_loss
 from regraft.training.sampled_softmax import TokenSampler
 
+# Bits for the place of a half in its group; a group has far fewer than a million.
+_HALF_BITS = 20
+
 
 def documents(model: Model, batch: Batch, moment: Moment, *, pooling: Pooling) -> LossSum:
     """Contrast of halves through all layers, on the vector that a classifier will read."""
@@ -75,4 +78,4 @@ def _of_halves(moment: Moment, batch: Batch) -> Moment:
     groups_B = batch.targets.cpu().numpy()
     first_B = np.searchsorted(groups_B, groups_B)
     places_B = np.arange(len(groups_B)) - first_B
-    return dataclasses.replace(moment, rows=(moment.rows[groups_B] << 20) + places_B)
+    return dataclasses.replace(moment, rows=(moment.rows[groups_B] << _HALF_BITS) + places_B)
