@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from regraft.config.schema import ModelSettings
+from regraft.data.tokens.store import pair_key
 from regraft.models.backbones import Backbone
-from regraft.models.bag import pair_key
 from regraft.models.families import build_backbone
 from regraft.models.heads import Model, build_language_model
 from regraft.models.layers import (

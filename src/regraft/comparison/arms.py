@@ -33,7 +33,7 @@ from regraft.classifiers import (
     unit_length,
     without_base,
 )
-from regraft.comparison.arm_base import Arm, ArmData, ArmModel, Fitted, Prepared
+from regraft.comparison.arm import Arm, ArmData, ArmModel, Fitted, Prepared
 from regraft.comparison.network_arms import NetworkArm, RivalArm
 from regraft.comparison.plan import Setup
 from regraft.config import ARMS, Registry, Settings, learns_documents, replace, resolve
@@ -365,7 +365,7 @@ class BlendTrainer:
             labelled.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
             result = fit_examples(
                 data.train,
-                watched=data.valid,
+                valid_examples=data.valid,
                 texts=self.texts,
                 labelled=labelled,
                 out=folder / "run",

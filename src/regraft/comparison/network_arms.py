@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from regraft.classifiers import EpochRecord, Start, kept_epoch, train_classifier, without_base
-from regraft.comparison.arm_base import Arm, ArmData, Fitted, Prepared
+from regraft.comparison.arm import Arm, ArmData, Fitted, Prepared
 from regraft.comparison.plan import Setup
 from regraft.config import Settings, replace
 from regraft.data import ExampleRows
