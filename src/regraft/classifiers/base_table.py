@@ -271,7 +271,7 @@ class FoldedModel(RegressionModel):
         return (self.space.ids_of_chunks,) if self.space.tokenizer.splits_at_blanks else ()
 
     def cut_products(self, cut: Cut) -> Float[np.ndarray, "N R"]:
-        """Those of the vectors."""
+        """The products of the vectors with the coefficients."""
         return np.asarray(unit_length(self.space.sums(cut.items(0))) @ self.tuned.fitted.coef_.T)
 
     def score_parts(self, text: str) -> list[Parts]:

@@ -222,7 +222,7 @@ def side_by_side(jobs: Sequence[BaseJob]) -> Iterator[Path]:
 
 
 class _Bar:
-    """One bar for all bases, in a thread of its own that also saves the clock.
+    """One bar for all bases, in its own thread, that also saves the clock.
 
     It shows the time if there is a budget, in seconds, else the steps of the bases.
     """

@@ -69,12 +69,12 @@ class Ingredients:
 
     @property
     def labels(self) -> Labels:
-        """Those of the examples."""
+        """The labels of the examples."""
         return labels_of(self.examples)
 
     @property
     def seed(self) -> int:
-        """Of folds and spaces."""
+        """The seed of folds and spaces."""
         return self.settings.train.seed
 
 

@@ -1,6 +1,6 @@
 """How many bases `regraft fit` makes, and how long each trains: decided round by round, and saved.
 
-A plan that was saved is kept: a resumed recipe goes on with it, and another one can repeat it.
+A plan that was saved is kept: a resumed recipe continues with it, and another one can repeat it.
 Knows time and steps, but no models.
 """
 
@@ -75,11 +75,11 @@ class Pace:
     other_seconds: float = 0.0
 
     def seconds(self, num_steps: int) -> float:
-        """Of a base of so many steps."""
+        """The seconds of a base of so many steps."""
         return self.other_seconds + num_steps * self.step_seconds
 
     def num_steps(self, seconds: float) -> int:
-        """Of a base that takes so long; 0 if there is no time for any."""
+        """The steps of a base that takes so long; 0 if there is no time for any."""
         return max(int((seconds - self.other_seconds) / self.step_seconds), 0)
 
 

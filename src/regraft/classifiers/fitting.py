@@ -125,7 +125,7 @@ def fit_again(
         raise RunFolderError(
             f"{like} is no finished run of `regraft fit`.",
             "Only such a run can be repeated.",
-            remedy="Check the path of --from; an unfinished run goes on with --resume.",
+            remedy="Check the path of --from; continue an unfinished run with --resume.",
         )
     if before.update is not None:
         raise RunFolderError(
@@ -243,7 +243,7 @@ def fit_examples(
     """
     if num_processes() > 1:
         raise ConfigError(
-            "regraft fit starts processes of its own, on one machine.",
+            "regraft fit starts its own processes, on one machine.",
             remedy="Start it without torchrun; `regraft pretrain` runs in many.",
         )
     abstention.check(settings.data)
@@ -274,7 +274,7 @@ def check_fit_task(settings: Settings) -> None:
     if settings.data.label_separator is not None and settings.train.class_weight is not None:
         raise ConfigError(
             "train.class_weight needs one label per text, and data.label_separator allows several.",
-            "With several labels, each has a threshold of its own, which is chosen for you.",
+            "With several labels, each has its own threshold, which is chosen for you.",
             remedy="Omit train.class_weight.",
         )
 

@@ -135,7 +135,7 @@ class Journal:
             self._file.close()
         has_answers = self._path.exists() and self._path.stat().st_size > 0
         if self._is_finished or not has_answers:
-            # Before the lock is free: the next process makes a folder of its own. The answers go
+            # Before the lock is free: the next process makes its own folder. The answers go
             # first: what is left by a kill in between is a journal that has none.
             self._path.unlink(missing_ok=True)
             shutil.rmtree(self.folder, ignore_errors=True)

@@ -172,7 +172,7 @@ def fitted_data(run_dir: str | Path) -> DataSettings:
         raise RunFolderError(
             f"{run_dir} is no finished run of `regraft fit`.",
             "Only the labels of such a run can be added to.",
-            remedy="Check the path of --update; an unfinished run goes on with --resume.",
+            remedy="Check the path of --update; continue an unfinished run with --resume.",
         )
     return read_settings(path).data
 

@@ -136,7 +136,7 @@ class FrozenArm(NetworkArm):
     starts_from_base = is_frozen = True
 
     def own_settings(self, settings: Settings) -> Settings:
-        """Of the methods, those of the head: where it starts, and how fast it moves from there."""
+        """The methods of the head only: where it starts, and how fast it moves from there."""
         settings_of_head = replace(without_base(settings), "head", start=settings.head.start)
         return replace(settings_of_head, "train", base_rate=settings.train.base_rate)
 
@@ -195,7 +195,7 @@ class VectorArm(Arm):
 
     @property
     def reads(self) -> str:
-        """Vectors of its own."""
+        """Its own vectors."""
         return f"vectors:{self.name}"
 
     def prepare(self, setup: Setup, *, shared_dir: Path, progress: Progress = SILENT) -> Prepared:
@@ -325,7 +325,7 @@ class FitArm(Arm):
         if not has_text:
             raise ConfigError(
                 "The fit arm needs unlabelled text.",
-                "It pre-trains bases of its own.",
+                "It pre-trains its own bases.",
                 remedy="Add --text FILE, or remove fit from --arms.",
             )
 

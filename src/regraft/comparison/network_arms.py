@@ -194,7 +194,7 @@ class NetworkTrainer:
 
     @property
     def _settings(self) -> Settings:
-        """Those of the start, without the methods that this arm does not use."""
+        """The settings of the start, without the methods that this arm does not use."""
         return self.arm.own_settings(self.start.settings)
 
     def _train(

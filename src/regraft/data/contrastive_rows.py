@@ -37,7 +37,7 @@ def are_alike(store: TokenStore) -> bool:
 
 
 class HalfRows:
-    """A row is a group of documents: two halves of each, one behind the other.
+    """A row is a group of documents: two halves of each, one after the other.
 
     On film reviews groups of 32, 64 and 256 gave equally good vectors of a bag (2026-11-16). With
     several draws every document is in as many groups, with other neighbours and, if it is long,

@@ -36,7 +36,7 @@ def documents_and_language(
     """Contrast and the language objective on one reading of the same halves, as in DeCLUTR.
 
     One after the other, language undoes what contrast learned (docs/log.md, 2026-11-18). The count
-    is that of documents; the loss of tokens is divided by how many a document has in the mean, so
+    is that of documents; the loss of tokens is divided by how many a document has on average, so
     that it stays a mean however a batch is split. Without a corruption it is causal.
     """
     causal_share = settings.causal_share if settings.kind == "hybrid" else 0.0

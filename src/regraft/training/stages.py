@@ -104,7 +104,7 @@ class StageSummary:
 def possible_stages(
     names: Sequence[str], *, store: TokenStore, tokenizer: Tokenizer, progress: Progress
 ) -> tuple[str, ...]:
-    """The stages that the text and the vocabulary allow; what is left out is said."""
+    """The stages that the text and the vocabulary allow; reports what is left out."""
     if not any(map(_contrasts, names)):
         return tuple(names)
     num_documents = num_divisible(store)
@@ -558,7 +558,7 @@ def _validation_note(found: dict[str, float]) -> str:
 
 
 def _is_validation(record: StepRecord, *, state: TrainState, settings: TrainSettings) -> bool:
-    """Did this step cross one of VALIDATIONS equal marks? The end has a validation of its own."""
+    """Did this step cross one of VALIDATIONS equal marks? The end has its own validation."""
     if settings.minutes is not None:
         now, before = state.seconds, state.seconds - record.seconds
         length = settings.minutes * 60

@@ -26,7 +26,7 @@ METRICS_NAME, PAGE_NAME = "metrics.jsonl", "report.html"
 # More would be no list that a person reads; deeper folders are not ours.
 MOST_RUNS = 1_000
 _DEEPEST = 6
-# Parts of a run or a comparison that are no runs of their own.
+# Parts of a run or a comparison that are not listed as runs.
 _INNER = {"arms", "checkpoints", "tokens"}
 # Of a long curve so much is read for one answer; the page asks on.
 MOST_CURVE_BYTES = 1 << 20
@@ -82,7 +82,7 @@ class RunsFolder:
         self._paths: dict[str, Path] = {}
 
     def rows(self) -> list[RunRow]:
-        """Those that train first, then the one that changed last; parts behind their whole."""
+        """The runs: those that train, then the one that changed last; parts after their whole."""
         wholes: list[RunRow] = []
         parts: dict[str, list[RunRow]] = {}
         for path, part_of in self._run_dirs():
@@ -323,7 +323,7 @@ def _share(name: str, value: float) -> Score:
 
 
 def _test_score(path: Path, info: RunInfo) -> Score | None:
-    """Of the blend, where `regraft fit` was given a test file."""
+    """The score of the blend, where `regraft fit` was given a test file."""
     if info.status != "complete" or "scores" not in info.result:
         return None
     try:

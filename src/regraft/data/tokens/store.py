@@ -48,10 +48,10 @@ def pair_key(before: Any, here: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class TokenStore:
-    """Documents, each from its start token to its end token, as if they lay one behind the other.
+    """Documents, each from its start token to its end token, as if concatenated.
 
     Document i is `read(offsets[i], offsets[i + 1])`. A part of a store is a view of the same
-    shards: `starts` says where a document begins if these lay one behind the other.
+    shards: `starts` says where a document begins if these are concatenated.
     """
 
     read_shard: Callable[[int], Ids]
