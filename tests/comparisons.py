@@ -20,7 +20,8 @@ from regraft.comparison.results import (
     Split,
 )
 from regraft.report.tables import comparison_to_dict
-from regraft.stats.metrics import ConfidenceBin, LengthBin
+from regraft.stats.calibration import ConfidenceBin
+from regraft.stats.metrics import LengthBin
 from regraft.stats.significance import Interval
 
 SCRIPT = 'A <script>alert("x")</script> & a | pipe\nin two lines'

@@ -87,6 +87,18 @@ def examples_path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def index_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that pip takes for its only index, and a cache of our own: no network."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+@pytest.fixture
 def splits(tmp_path: Path) -> dict[str, Path]:
     """Three csv files without a text in common: train, valid, test."""
     sizes = {"train": 32, "valid": 16, "test": 16}

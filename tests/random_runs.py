@@ -11,9 +11,9 @@ from conftest import make_examples
 
 from regraft.config.resolution import resolve
 from regraft.config.schema import Settings, TokenizerSettings
+from regraft.data.tokens.store import pair_key
 from regraft.data.tokens.tokenizer import Tokenizer
 from regraft.data.tokens.tokenizer_training import train_tokenizer
-from regraft.models.bag import pair_key
 from regraft.models.heads import Model, build_classifier, build_language_model
 from regraft.training.run_folder import RunFolder, RunInfo
 

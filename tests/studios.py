@@ -1,7 +1,6 @@
 """A studio in a thread of this process, for tests of its routes and of its page."""
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import Any
 import httpx2
 import numpy as np
 from conftest import make_examples
+from servers import listening
 
-from regraft.apps.serve.server import bound_socket
 from regraft.apps.studio.app import Studio
 from regraft.apps.studio.fit_process import Trainer
 from regraft.apps.studio.labelfile import LabelFile
@@ -43,17 +42,8 @@ class Running:
 @contextlib.contextmanager
 def running(folder: Path, *, session: Session | None = None) -> Iterator[Running]:
     server = build_server(Studio(RunsFolder(folder), Models(), session))
-    with bound_socket("127.0.0.1", 0, has_key=False) as listener:
-        listener.listen()
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            with httpx2.Client(base_url=url, timeout=60, trust_env=False) as client:
-                yield Running(client, url)
-        finally:
-            server.should_exit = True
-            thread.join()
+    with listening(server) as served:
+        yield Running(served.client, served.url)
 
 
 def documents(num: int = 40) -> list[Document]:

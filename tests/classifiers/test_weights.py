@@ -7,8 +7,9 @@ from scipy.special import log_softmax, softmax
 
 from regraft.classifiers import weights as blend
 from regraft.classifiers.weights import adjusted, blended, choose_weights
-from regraft.stats import metrics
-from regraft.stats.metrics import cross_entropy, fit_temperature
+from regraft.stats import calibration
+from regraft.stats.calibration import fit_temperature
+from regraft.stats.metrics import cross_entropy
 
 
 def answers(
@@ -149,7 +150,7 @@ def test_temperature_is_the_least_loss():
 
     def loss(temperature: float) -> float:
         tempered = blended(chances[None], np.ones(1), temperature=temperature)
-        pull = metrics._PULL_TO_ONE / 60 * np.log(temperature) ** 2
+        pull = calibration._PULL_TO_ONE / 60 * np.log(temperature) ** 2
         return cross_entropy(tempered, targets) + pull
 
     grid = np.geomspace(0.2, 8, 400)

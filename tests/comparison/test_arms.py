@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import TINY, write_examples
+from conftest import TINY, make_records, write_examples
 from numpy.typing import NDArray
 
 from regraft.comparison import ARM_KINDS, Arm, ArmData, ArmModel, Fitted, compare, register_arm
-from regraft.comparison.arms import as_trained, parse_arms
+from regraft.comparison.arms import VectorArm, as_trained, parse_arms
 from regraft.comparison.jobs import plan_cells
 from regraft.comparison.network_arms import NetworkArm
+from regraft.comparison.plan import Setup
 from regraft.config.resolution import replace, resolve
+from regraft.data.text.records import Labels
 from regraft.errors import ConfigError
 from regraft.runtime import Progress
 from regraft.training import load_run
@@ -146,6 +148,27 @@ def test_registered_arm_takes_part(prior_arm: type[Arm], shared_base: Path, tmp_
     assert prior.description == "frequencies of the classes"
     assert prior.seconds > 0
     assert [(test.first, test.second) for test in found.tests] == [("linear", "prior")]
+
+
+def test_vectors_of_unknown_cost_are_made_again(tmp_path: Path) -> None:
+    class LengthArm(VectorArm):
+        title = description = "the length of a text"
+        num_encoded = 0
+
+        def encode(self, texts: Sequence[str], **unused: Any) -> NDArray[np.float64]:
+            self.num_encoded += len(texts)
+            return np.array([[len(text)] for text in texts], dtype=np.float64)
+
+    train, valid = make_records(6, seed=3), make_records(4, seed=4)
+    setup = Setup({}, Labels(("negative", "positive")), train, valid, {})
+    arm = LengthArm("length")
+    made = arm.prepare(setup, shared_dir=tmp_path)
+    kept = arm.prepare(setup, shared_dir=tmp_path)
+    assert arm.num_encoded == 10
+    assert kept.valid.tolist() == made.valid.tolist()
+    (tmp_path / "cost.json").write_text("[]")
+    assert arm.prepare(setup, shared_dir=tmp_path).valid.tolist() == made.valid.tolist()
+    assert arm.num_encoded == 20
 
 
 def test_two_arms_of_one_name_are_refused(prior_arm: type[Arm]) -> None:

@@ -9,7 +9,7 @@ from conftest import TINY, Recorder, make_examples, make_records
 from numpy.typing import NDArray
 
 from regraft.classifiers.starts import start_from_base
-from regraft.comparison.arm_base import ArmData, Fitted
+from regraft.comparison.arm import ArmData, Fitted
 from regraft.comparison.arms import parse_arms
 from regraft.comparison.folder import ArmsFolder
 from regraft.comparison.jobs import Stage, Workforce, answer_cells, plan_cells, train_cells

@@ -6,7 +6,7 @@ from conftest import TINY
 
 from regraft.config.resolution import resolve
 from regraft.data import contrastive_rows as halves
-from regraft.data.contrastive_rows import SHORTEST, HalfRows
+from regraft.data.contrastive_rows import FEWEST_TOKENS_TO_HALVE, HalfRows
 from regraft.data.objective_rows import pretraining_rows
 from regraft.data.rows import epoch_order
 from regraft.data.tokens.store import TokenStore, offsets_of
@@ -65,7 +65,7 @@ def document_of(token: int, sizes: list[int] = SIZES) -> int:
 def test_every_document_is_in_one_group_unless_it_is_too_short():
     groups = read_groups(rows_of())
     documents = [document_of(first[0]) for group in groups for first, _ in group]
-    long_enough = [number for number, size in enumerate(SIZES) if size >= SHORTEST]
+    long_enough = [number for number, size in enumerate(SIZES) if size >= FEWEST_TOKENS_TO_HALVE]
     assert sorted(documents) == long_enough
     assert len(long_enough) == len(SIZES) - 3
 

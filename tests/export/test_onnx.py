@@ -13,11 +13,11 @@ from random_runs import LABELS, tiny_tokenizer, write_run
 from shapes import unchecked
 
 from regraft.classifiers.estimator import TextClassifier
+from regraft.data.tokens.store import pair_key
 from regraft.errors import ConfigError, DataError
 from regraft.export import onnx_graph as graph
 from regraft.export.onnx import export_onnx
 from regraft.export.parity import TOLERANCE
-from regraft.models.bag import pair_key
 from regraft.training.loaded_run import load_run
 
 onnxruntime = pytest.importorskip("onnxruntime")

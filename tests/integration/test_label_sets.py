@@ -32,7 +32,8 @@ from regraft.data.text.records import Labels
 from regraft.errors import ConfigError, DataError, RunFolderError
 from regraft.export.huggingface import export_huggingface
 from regraft.export.onnx import export_onnx
-from regraft.stats.metrics import f1_thresholds, fit_temperature, tempered
+from regraft.stats.calibration import fit_temperature, tempered
+from regraft.stats.metrics import f1_thresholds
 from regraft.training.inference import label_probabilities
 from regraft.training.loaded_run import load_run
 from regraft.training.run_folder import read_info, read_metrics

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from tiny_models import lively, small_settings
 from torch import nn
 from torch.nn import functional as F
 
@@ -30,28 +31,6 @@ VOCAB = 17
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
 every_pooling = pytest.mark.parametrize("pooling", POOLINGS)
-
-
-def small_settings(family: str = "lab", *, attention: str = "causal") -> ModelSettings:
-    return ModelSettings(
-        family=family,
-        attention=attention,
-        width=12,
-        num_layers=2,
-        num_heads=3,
-        feedforward_width=7,
-        dropout=0.0,
-        attention_dropout=0.0,
-        max_positions=64,
-    )
-
-
-def lively(model: nn.Module) -> nn.Module:
-    """Weights far from their small start, which would hide what leaks from padding."""
-    torch.manual_seed(0)
-    for name, parameter in model.named_parameters():
-        nn.init.normal_(parameter, mean=1.0 if "norm" in name else 0.0, std=0.4)
-    return model.eval()
 
 
 def base_of(family: str, *, kind: str = "masked") -> nn.Module:

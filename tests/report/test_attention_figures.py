@@ -22,7 +22,7 @@ from regraft.models.masks import attention_mask, square_mask
 from regraft.report import attention_figures as explain
 from regraft.runtime.files import write_json
 from regraft.runtime.manifest import checksums, with_checksum
-from regraft.training import run_inspection
+from regraft.training import loaded_run
 
 
 def drawn(figure) -> bytes:
@@ -57,18 +57,18 @@ def causal_weights(num_layers: int, num_heads: int, length: int) -> np.ndarray:
 
 
 def test_attention_of_a_run_is_that_of_its_tokens(shared_base):
-    seen = run_inspection.attention_of(str(shared_base), "the plot is dull")
+    seen = loaded_run.attention_of(str(shared_base), "the plot is dull")
     assert seen.weights.shape == (2, 3, len(seen.tokens), len(seen.tokens))
     np.testing.assert_allclose(seen.weights.sum(axis=-1), 1, atol=1e-6)
     assert "".join(seen.tokens[1:]).replace("▁", " ") == "the plot is dull"
     assert seen.num_cut == 0
-    cut = run_inspection.attention_of(shared_base, "the plot is dull " * 30)
+    cut = loaded_run.attention_of(shared_base, "the plot is dull " * 30)
     assert len(cut.tokens) == 24
     assert cut.num_cut > 0
 
 
 def test_attention_of_a_bidirectional_run_reaches_the_future(bert_run):
-    seen = run_inspection.attention_of(bert_run, "a b c")
+    seen = loaded_run.attention_of(bert_run, "a b c")
     assert (seen.weights[..., ~square_mask(len(seen.tokens)).numpy()] > 0).all()
 
 
@@ -97,17 +97,17 @@ def test_rotary_products_are_cosines_of_the_angles():
 
 
 def test_learned_positions_are_those_that_were_trained(bert_run):
-    table = run_inspection.learned_positions(bert_run)
+    table = loaded_run.learned_positions(bert_run)
     assert table.shape == (TINY["data.max_length"], 12)
     assert table[:, 0].tolist() == list(range(24))
-    assert run_inspection.learned_positions(bert_run, length=64).shape == (64, 12)
+    assert loaded_run.learned_positions(bert_run, length=64).shape == (64, 12)
 
 
 def test_learned_positions_are_refused_where_there_are_none(bert_run, shared_base):
     with pytest.raises(ConfigError, match=r"modern family.* no positions"):
-        run_inspection.learned_positions(shared_base)
+        loaded_run.learned_positions(shared_base)
     with pytest.raises(ConfigError, match="has 64 positions, not 65"):
-        run_inspection.learned_positions(bert_run, length=65)
+        loaded_run.learned_positions(bert_run, length=65)
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
@@ -342,7 +342,7 @@ def test_positions_of_a_preset_that_learns_them_are_those_before_training(tmp_pa
 def test_bag_has_neither_attention_nor_mask_nor_positions(tmp_path):
     run = write_run(tmp_path / "bag", preset="bag", objective="contrast")
     with pytest.raises(ConfigError) as caught:
-        run_inspection.attention_of(run, "the plot is dull")
+        loaded_run.attention_of(run, "the plot is dull")
     assert "bag family has no attention" in caught.value.problem
     for subject in ("mask", "positions"):
         for which in (("--preset", "bag"), ("--run", run)):

@@ -103,7 +103,7 @@ def test_place_that_is_taken_is_refused(what, tmp_path):
     with pytest.raises(DiskError) as caught, whole_folder(out):
         pass
     assert str(caught.value) == (
-        f"{out} exists and is not an empty folder. This is written into a folder of its own. "
+        f"{out} exists and is not an empty folder. This is written into its own folder. "
         "Choose another --out."
     )
 

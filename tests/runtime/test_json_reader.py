@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regraft.runtime.json_reader import parse_json, read_json
+from regraft.runtime.json_reader import parse_json, read_json, read_object
 from regraft.runtime.limits import ReadLimits
 
 MAX_JSON_DEPTH = ReadLimits().json_depth
@@ -59,6 +59,16 @@ def test_endless_file_is_refused(monkeypatch):
     monkeypatch.setenv("REGRAFT_LIMITS", "whole_bytes=10000")
     with pytest.raises(ValueError, match="more than 10,000 bytes"):
         read_json(Path("/dev/zero"))
+
+
+@pytest.mark.parametrize("text", ["[]", "null", '"{}"'])
+def test_file_without_an_object_is_refused_where_one_is_needed(tmp_path, text):
+    path = tmp_path / "values.json"
+    path.write_text('{"a": 1}')
+    assert read_object(path) == {"a": 1}
+    path.write_text(text)
+    with pytest.raises(ValueError, match="it holds no JSON object"):
+        read_object(path)
 
 
 json_values = st.recursive(

@@ -79,7 +79,7 @@ def test_settings_without_the_base_take_its_shape(shared_base: Path, books: Path
 def test_tokenizer_and_shape_of_a_base_cannot_be_changed(
     shared_base: Path, books: Path, tmp_path: Path
 ):
-    with pytest.raises(ConfigError, match="has a tokenizer of its own"):
+    with pytest.raises(ConfigError, match="has its own tokenizer"):
         pretrain(
             [books],
             out=tmp_path / "run",

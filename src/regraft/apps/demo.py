@@ -368,7 +368,7 @@ def _begun(out: Path, *, resume: bool) -> str | None:
         )
     raise RunFolderError(
         f"{out} is not an empty folder.",
-        "The demo writes into a folder of its own.",
+        "The demo writes into its own folder.",
         remedy="Add --resume if a demo was interrupted there; else choose another --out, or remove "
         "the folder.",
     )

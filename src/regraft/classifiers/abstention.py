@@ -38,7 +38,7 @@ class Abstention:
             raise ConfigError(
                 "--target-accuracy needs one label per text, and data.label_separator allows "
                 "several.",
-                "With several labels, each has a threshold of its own, which is chosen for you.",
+                "With several labels, each has its own threshold, which is chosen for you.",
                 remedy="Omit --target-accuracy.",
             )
 

@@ -94,7 +94,7 @@ class Classifier(ABC):
 
     @property
     def active_members(self) -> "Mapping[str, Classifier]":
-        """Those that are asked; one that is no ensemble asks itself."""
+        """The members that are asked; a classifier that is no ensemble asks itself."""
         return {self.kind: self}
 
     @property

@@ -22,7 +22,7 @@ from regraft.classifiers.chunks import Chunks, Cut, ItemsOf, Keys, Ragged, read_
 from regraft.classifiers.contributions import Parts, by_class, with_intercepts
 from regraft.classifiers.logistic import Matrix, RegressionModel, rebuilt_regression, unit_length
 from regraft.classifiers.storage import Stored, load_member, rebuilding, save_member
-from regraft.data import Tokenizer, load_tokenizer
+from regraft.data import Tokenizer, load_tokenizer, pair_key
 from regraft.errors import RunFolderError
 from regraft.runtime import SILENT, Progress, file_sha256
 
@@ -52,7 +52,7 @@ class Places:
 class RowIndex:
     """Which tokens and pairs of neighbouring tokens have a row, in this order.
 
-    A pair has one key (see `pair_keys`), and keys are sorted.
+    A pair has one key (see `pair_key`), and keys are sorted.
     """
 
     token_ids: Int[np.ndarray, " tokens"]
@@ -104,7 +104,7 @@ class RowIndex:
 
     def _pair_rows(self, ids_T: NDArray[np.int64]) -> NDArray[np.int32]:
         """For every token the row of the pair it ends; -1 for the first, and for unknown pairs."""
-        places = self._places_of_pairs.places(pair_keys(ids_T[:-1], ids_T[1:]))
+        places = self._places_of_pairs.places(pair_key(ids_T[:-1], ids_T[1:]))
         rows_T = np.full(len(ids_T), -1, dtype=np.int32)
         rows_T[1:] = np.where(places < 0, -1, len(self.token_ids) + places)
         return rows_T
@@ -131,14 +131,6 @@ class RowIndex:
             (1 + np.log(counts.data), counts.indices, ends_N),
             shape=(len(ends_N) - 1, self.num_rows),
         )
-
-
-def pair_keys(
-    before: Int[np.ndarray, "*shape"], here: Int[np.ndarray, "*shape"]
-) -> Int[np.ndarray, "*shape"]:
-    """One number for a token and the one before it, as a bag keeps it."""
-    keys: Int[np.ndarray, "*shape"] = (before << 32) + here
-    return keys
 
 
 @dataclass(frozen=True)
@@ -279,7 +271,7 @@ class FoldedModel(RegressionModel):
         return (self.space.ids_of_chunks,) if self.space.tokenizer.splits_at_blanks else ()
 
     def cut_products(self, cut: Cut) -> Float[np.ndarray, "N R"]:
-        """Those of the vectors."""
+        """The products of the vectors with the coefficients."""
         return np.asarray(unit_length(self.space.sums(cut.items(0))) @ self.tuned.fitted.coef_.T)
 
     def score_parts(self, text: str) -> list[Parts]:

@@ -141,7 +141,7 @@ class Blend(Classifier):
 
     @property
     def held_out_scores(self) -> Mapping[str, Any]:
-        """Of all members, and of all together as `blend`."""
+        """The scores of all members, and of all together as `blend`."""
         scores: Mapping[str, Any] = self.info.result.get("scores", {})
         return scores
 
@@ -169,7 +169,7 @@ class Blend(Classifier):
         return all(member.is_additive for member in self.active_members.values())
 
     def score_parts(self, text: str) -> list[Parts]:
-        """Those of the active members, weighted; class weights belong to no word."""
+        """The parts of the active members, weighted; class weights belong to no word."""
         parts = [
             parts.scaled(self.weights[name] / self.temperature)
             for name, member in self.active_members.items()

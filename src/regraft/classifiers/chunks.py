@@ -34,7 +34,7 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True)
 class Ragged:
-    """Rows of different lengths, such as the ids of texts, one row behind the other."""
+    """Rows of different lengths, such as the ids of texts, concatenated."""
 
     values_T: Int[np.ndarray, " T"]
     lengths_N: Int[np.ndarray, " N"]
@@ -128,7 +128,7 @@ class _Growing:
 
 @dataclass(frozen=True)
 class ItemTable:
-    """The items of every distinct chunk, one chunk behind the other."""
+    """The items of every distinct chunk, concatenated."""
 
     items_I: Int[np.ndarray, " I"]
     chunk_ends: NDArray[np.int32]
@@ -233,7 +233,7 @@ def _batches(texts: Sequence[str]) -> Iterator[slice]:
 
 
 def starts(lengths: Any) -> NDArray[np.int64]:
-    """Where each begins if they lie one behind the other, and where the last one ends."""
+    """Where each begins if they are concatenated, and where the last one ends."""
     places = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=places[1:])
     return places

@@ -257,7 +257,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             _write_texts(paths["unlabelled"], unlabelled)
             self.result_ = fit_examples(
                 examples,
-                watched=[],
+                valid_examples=[],
                 texts=[paths["unlabelled"]] if unlabelled else [],
                 labelled=paths["labelled"],
                 encoder=None if self.encoder is None else load_base(Path(self.encoder)),

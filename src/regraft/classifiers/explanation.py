@@ -107,7 +107,7 @@ class Explanation:
 
     @property
     def probability(self) -> float:
-        """Of the label that is explained."""
+        """The probability of the label that is explained."""
         return self.probabilities[self.label]
 
     @property

@@ -134,7 +134,7 @@ def finetune(
     abstention.check(settings.data)
     if base is not None and tokenizer_path is not None:
         raise ConfigError(
-            f"The base {base} has a tokenizer of its own; {tokenizer_path} cannot replace it.",
+            f"The base {base} has its own tokenizer; {tokenizer_path} cannot replace it.",
             "Its weights know the ids of the tokenizer it was pre-trained with.",
             remedy="Omit the tokenizer, or start from scratch.",
         )

@@ -27,7 +27,7 @@ from regraft.classifiers.fit_plan import (
 )
 from regraft.config import Settings, replace
 from regraft.data import (
-    SHORTEST,
+    FEWEST_TOKENS_TO_HALVE,
     Tokenizer,
     TokenStore,
     num_divisible,
@@ -43,7 +43,7 @@ from regraft.training import RunFolder, pretrain, read_info, read_metrics, steps
 MOST_JOBS = 8
 
 # Fewer documents that can be halved teach a base nothing; the other members do without.
-FEWEST_DOCUMENTS = 200
+FEWEST_FOR_BASE = 200
 
 # Tokens of a bag per second on a slow or busy core, by which its first round is planned: a trial
 # would take as long as some bases, because starting and saving one takes longer than its steps.
@@ -64,12 +64,12 @@ def can_teach(store: TokenStore, *, settings: Settings, progress: Progress) -> b
     if settings.objective.traits.rows != "halves":
         return True
     num_documents = num_divisible(store)
-    if num_documents < FEWEST_DOCUMENTS:
+    if num_documents < FEWEST_FOR_BASE:
         progress.say(
-            f"{num_documents:,} documents of the text have {SHORTEST} tokens or more; a base needs "
-            f"{FEWEST_DOCUMENTS}. Going on without one: give more or longer text."
+            f"{num_documents:,} documents of the text have {FEWEST_TOKENS_TO_HALVE} tokens or "
+            f"more; a base needs {FEWEST_FOR_BASE}. Going on without one: give more or longer text."
         )
-    return num_documents >= FEWEST_DOCUMENTS
+    return num_documents >= FEWEST_FOR_BASE
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,8 @@ def make_bases(
         )
     limit.refuse_other(plan, run_dir=run_dir)
     settings = replace(settings, "model", num_pairs=plan.num_pairs)
-    budget, pace = None if plan.is_settled else 60 * (plan.minutes or 0), None
+    budget = None if plan.is_settled else 60 * (plan.minutes or 0)
+    pace: Pace | None = None
     with _Bar(clock, budget=budget, progress=progress) as bar:
         while True:
             plan.save(run_dir)
@@ -221,7 +222,7 @@ def side_by_side(jobs: Sequence[BaseJob]) -> Iterator[Path]:
 
 
 class _Bar:
-    """One bar for all bases, in a thread of its own that also saves the clock.
+    """One bar for all bases, in its own thread, that also saves the clock.
 
     It shows the time if there is a budget, in seconds, else the steps of the bases.
     """

@@ -42,7 +42,8 @@ FEWEST_LATENT_TEXTS = 1_000
 
 # If the tokens of the labelled texts cover less than this share of the usual, a warning says so.
 FOREIGN_SHARE = 0.6
-_LOOKED_AT = 2_000
+# Unlabelled documents that show what the text is like.
+DOCUMENTS_LOOKED_AT = 2_000
 
 # In a run folder: vectors of labelled texts, for `--resume` and `fit --update`.
 VECTORS_NAME = "vectors"
@@ -57,7 +58,7 @@ class Ingredients:
 
     texts: Sequence[str | Path]
     examples: Sequence[Example]
-    watched: Sequence[Example]
+    valid_examples: Sequence[Example]
     encoder: LoadedRun | None
     folder: RunFolder
     tokenizer: Tokenizer
@@ -68,12 +69,12 @@ class Ingredients:
 
     @property
     def labels(self) -> Labels:
-        """Those of the examples."""
+        """The labels of the examples."""
         return labels_of(self.examples)
 
     @property
     def seed(self) -> int:
-        """Of folds and spaces."""
+        """The seed of folds and spaces."""
         return self.settings.train.seed
 
 
@@ -126,10 +127,12 @@ def fit_members(
     # The bases come last, so that they get all the time that the others leave.
     given.progress.say("Fitting the members linear and latent.")
     members: dict[str, RegressionModel] = {
-        "linear": fit_linear(given.examples, given.watched, labels=given.labels, seed=given.seed),
+        "linear": fit_linear(
+            given.examples, given.valid_examples, labels=given.labels, seed=given.seed
+        ),
         "latent": fit_latent(
             given.examples,
-            given.watched,
+            given.valid_examples,
             labels=given.labels,
             texts=_latent_texts(corpus, given),
             seed=given.seed,
@@ -141,7 +144,7 @@ def fit_members(
         members["encoder"] = fit_embedding(
             BaseSpace([given.encoder]),
             given.examples,
-            given.watched,
+            given.valid_examples,
             vectors_dir=given.folder.run_dir / VECTORS_NAME,
             seed=given.seed,
             progress=given.progress,
@@ -156,7 +159,7 @@ def fit_members(
 def fit_embedding(
     space: BaseSpace,
     examples: Sequence[Example],
-    watched: Sequence[Example],
+    valid_examples: Sequence[Example],
     *,
     vectors_dir: Path,
     seed: int,
@@ -166,7 +169,7 @@ def fit_embedding(
     tuned = fit_in_space(
         KeptVectors(space, vectors_dir),
         examples,
-        watched,
+        valid_examples,
         labels=labels_of(examples),
         seed=seed,
         progress=progress,
@@ -187,7 +190,7 @@ def _fit_features(corpus: Corpus, given: Ingredients) -> tuple[RegressionModel |
         folder=folder,
         settings=settings,
         tokenizer=given.tokenizer,
-        num_examples=len(given.examples) + len(given.watched),
+        num_examples=len(given.examples) + len(given.valid_examples),
         limit=given.limit,
         clock=given.clock,
         progress=progress,
@@ -199,7 +202,7 @@ def _fit_features(corpus: Corpus, given: Ingredients) -> tuple[RegressionModel |
         member = fit_embedding(
             networks,
             given.examples,
-            given.watched,
+            given.valid_examples,
             vectors_dir=folder.run_dir / VECTORS_NAME,
             seed=given.seed,
             progress=progress,
@@ -215,7 +218,7 @@ def _fit_features(corpus: Corpus, given: Ingredients) -> tuple[RegressionModel |
     tuned = fit_in_space(
         space,
         given.examples,
-        given.watched,
+        given.valid_examples,
         labels=given.labels,
         seed=given.seed,
         progress=progress,
@@ -239,7 +242,9 @@ def _latent_texts(corpus: Corpus, given: Ingredients) -> Iterator[str]:
 
 def _warn_of_language(paths: Sequence[str | Path], given: Ingredients) -> None:
     """Warn if the tokenizer covers the labelled texts far less than the unlabelled text."""
-    documents = itertools.islice(read_documents(paths, data=given.settings.data), _LOOKED_AT)
+    documents = itertools.islice(
+        read_documents(paths, data=given.settings.data), DOCUMENTS_LOOKED_AT
+    )
     usual = token_coverage(given.tokenizer, [document.text for document in documents])
     here = token_coverage(given.tokenizer, [example.text for example in given.examples])
     if here < FOREIGN_SHARE * usual:

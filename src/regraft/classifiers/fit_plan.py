@@ -1,6 +1,6 @@
 """How many bases `regraft fit` makes, and how long each trains: decided round by round, and saved.
 
-A plan that was saved is kept: a resumed recipe goes on with it, and another one can repeat it.
+A plan that was saved is kept: a resumed recipe continues with it, and another one can repeat it.
 Knows time and steps, but no models.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from regraft.errors import ConfigError, RunFolderError
-from regraft.runtime import check_listed, read_json, write_json
+from regraft.runtime import check_listed, read_object, write_json
 from regraft.training import PLAN_NAME
 
 CLOCK_NAME = "clock.json"
@@ -75,11 +75,11 @@ class Pace:
     other_seconds: float = 0.0
 
     def seconds(self, num_steps: int) -> float:
-        """Of a base of so many steps."""
+        """The seconds of a base of so many steps."""
         return self.other_seconds + num_steps * self.step_seconds
 
     def num_steps(self, seconds: float) -> int:
-        """Of a base that takes so long; 0 if there is no time for any."""
+        """The steps of a base that takes so long; 0 if there is no time for any."""
         return max(int((seconds - self.other_seconds) / self.step_seconds), 0)
 
 
@@ -287,14 +287,11 @@ def measured_pace(times: Sequence[tuple[float, int]], *, waited: float, num_jobs
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        values = read_json(path)
-        if not isinstance(values, dict):
-            raise TypeError("it holds no JSON object")
+        return read_object(path)
     except FileNotFoundError:
         return None
-    except (OSError, TypeError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise _damaged(path, error) from error
-    return values
 
 
 def _damaged(path: Path, error: Exception) -> RunFolderError:

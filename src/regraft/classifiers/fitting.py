@@ -13,7 +13,12 @@ from pathlib import Path
 from regraft.classifiers.abstention import ALWAYS_ANSWER, Abstention
 from regraft.classifiers.blend import baselines_dir
 from regraft.classifiers.embeddings import bases_dir
-from regraft.classifiers.fit_members import Ingredients, fit_members, read_corpus
+from regraft.classifiers.fit_members import (
+    DOCUMENTS_LOOKED_AT,
+    Ingredients,
+    fit_members,
+    read_corpus,
+)
 from regraft.classifiers.fit_plan import Clock, FitLimit, read_plan
 from regraft.classifiers.fit_result import FitResult
 from regraft.classifiers.judging import judge
@@ -54,7 +59,6 @@ MOST_CLASSES = 1_000
 
 # A vocabulary of whole words that covers a smaller share of the text is replaced by subwords.
 LEAST_KNOWN = 0.7
-_LOOKED_AT = 2_000
 
 
 def fit(
@@ -121,7 +125,7 @@ def fit_again(
         raise RunFolderError(
             f"{like} is no finished run of `regraft fit`.",
             "Only such a run can be repeated.",
-            remedy="Check the path of --from; an unfinished run goes on with --resume.",
+            remedy="Check the path of --from; continue an unfinished run with --resume.",
         )
     if before.update is not None:
         raise RunFolderError(
@@ -189,10 +193,10 @@ def _fit_files(
         )
     load = functools.partial(load_examples, data=settings.data, progress=progress)
     examples = load(train)
-    watched = [] if valid is None else load(valid)
+    valid_examples = [] if valid is None else load(valid)
     encoder = None if base is None else load_base(Path(base))
     if fingerprints is not None:
-        now = _fingerprints(examples, watched, texts=[*texts, train], encoder=encoder)
+        now = _fingerprints(examples, valid_examples, texts=[*texts, train], encoder=encoder)
         _refuse_other_data(now, before=fingerprints)
     files = {
         "text": texts,
@@ -202,7 +206,7 @@ def _fit_files(
     }
     return fit_examples(
         examples,
-        watched=watched,
+        valid_examples=valid_examples,
         texts=texts,
         labelled=train,
         encoder=encoder,
@@ -220,7 +224,7 @@ def _fit_files(
 def fit_examples(
     examples: Sequence[Example],
     *,
-    watched: Sequence[Example],
+    valid_examples: Sequence[Example],
     texts: Sequence[str | Path],
     labelled: str | Path,
     encoder: LoadedRun | None = None,
@@ -239,19 +243,19 @@ def fit_examples(
     """
     if num_processes() > 1:
         raise ConfigError(
-            "regraft fit starts processes of its own, on one machine.",
+            "regraft fit starts its own processes, on one machine.",
             remedy="Start it without torchrun; `regraft pretrain` runs in many.",
         )
     abstention.check(settings.data)
     check_fit_task(settings)
-    check_examples(examples, watched)
+    check_examples(examples, valid_examples)
     for warning in label_warnings(examples, separator=settings.data.label_separator):
         progress.say(f"Warning: {labelled}: {warning}")
     with open_run(out, resume=resume) as (folder, resume):
         return _fit(
             [*texts, labelled],
             examples=examples,
-            watched=watched,
+            valid_examples=valid_examples,
             encoder=encoder,
             folder=folder,
             settings=settings,
@@ -270,12 +274,12 @@ def check_fit_task(settings: Settings) -> None:
     if settings.data.label_separator is not None and settings.train.class_weight is not None:
         raise ConfigError(
             "train.class_weight needs one label per text, and data.label_separator allows several.",
-            "With several labels, each has a threshold of its own, which is chosen for you.",
+            "With several labels, each has its own threshold, which is chosen for you.",
             remedy="Omit train.class_weight.",
         )
 
 
-def check_examples(examples: Sequence[Example], watched: Sequence[Example]) -> None:
+def check_examples(examples: Sequence[Example], valid_examples: Sequence[Example]) -> None:
     """Raise DataError if there are too few examples, in all or of a class."""
     check_trainable(examples)
     source = examples[0].source
@@ -295,20 +299,20 @@ def check_examples(examples: Sequence[Example], watched: Sequence[Example]) -> N
         )
     rare = sorted(name for name, count in counts.items() if count < 2)
     has_sets = any(example.labels is not None for example in examples)
-    if rare and not watched and not has_sets:
+    if rare and not valid_examples and not has_sets:
         raise DataError(
             f"{source} has one example only of {', '.join(map(repr, rare))}.",
             "Cross-validation trains on some examples of a class and tests on others.",
             remedy="Label one more of each, or pass --valid.",
         )
-    check_labels_known(watched, labels_of(examples))
+    check_labels_known(valid_examples, labels_of(examples))
 
 
 def _fit(
     texts: Sequence[str | Path],
     *,
     examples: Sequence[Example],
-    watched: Sequence[Example],
+    valid_examples: Sequence[Example],
     encoder: LoadedRun | None,
     folder: RunFolder,
     settings: Settings,
@@ -320,7 +324,7 @@ def _fit(
     progress: Progress,
 ) -> FitResult:
     clock = Clock(folder.run_dir)
-    fingerprints = _fingerprints(examples, watched, texts=texts, encoder=encoder)
+    fingerprints = _fingerprints(examples, valid_examples, texts=texts, encoder=encoder)
     tokenizer, settings = _begin(
         texts,
         labels=labels_of(examples),
@@ -339,7 +343,7 @@ def _fit(
     ingredients = Ingredients(
         texts=texts,
         examples=examples,
-        watched=watched,
+        valid_examples=valid_examples,
         encoder=encoder,
         folder=folder,
         tokenizer=tokenizer,
@@ -353,7 +357,7 @@ def _fit(
     judged = judge(
         members,
         examples=examples,
-        watched=watched,
+        valid_examples=valid_examples,
         run_dir=folder.run_dir,
         settings=settings,
         abstention=abstention,
@@ -418,13 +422,13 @@ def _begin(
 
 def _fingerprints(
     examples: Sequence[Example],
-    watched: Sequence[Example],
+    valid_examples: Sequence[Example],
     *,
     texts: Sequence[str | Path],
     encoder: LoadedRun | None,
 ) -> dict[str, str]:
     """Hashes of all that the recipe learns from; the last of the `texts` holds the examples."""
-    valid = {"valid": examples_fingerprint(watched)} if watched else {}
+    valid = {"valid": examples_fingerprint(valid_examples)} if valid_examples else {}
     base = {} if encoder is None else {"base": encoder.fingerprint}
     text = source_fingerprint(texts) or "standard input"
     return {"train": examples_fingerprint(examples), "text": text, **valid, **base}
@@ -450,7 +454,7 @@ def _train_tokenizer(
 
     tokenizer = train_tokenizer(documents(), settings=settings.tokenizer, progress=progress)
     if settings.tokenizer.kind == "words":
-        known = known_share(tokenizer, list(itertools.islice(documents(), _LOOKED_AT)))
+        known = known_share(tokenizer, list(itertools.islice(documents(), DOCUMENTS_LOOKED_AT)))
         if known < LEAST_KNOWN:
             progress.say(
                 f"A vocabulary of {tokenizer.vocab_size:,} whole words covers "

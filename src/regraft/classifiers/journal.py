@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regraft.errors import ConfigError
-from regraft.runtime import disk_error, hold_lock, read_json, write_json
+from regraft.runtime import disk_error, hold_lock, read_object, write_json
 
 # Rows, rows that were cut, checksum; then a float64 for every row and label.
 _HEAD = struct.Struct("<QQI")
@@ -135,7 +135,7 @@ class Journal:
             self._file.close()
         has_answers = self._path.exists() and self._path.stat().st_size > 0
         if self._is_finished or not has_answers:
-            # Before the lock is free: the next process makes a folder of its own. The answers go
+            # Before the lock is free: the next process makes its own folder. The answers go
             # first: what is left by a kill in between is a journal that has none.
             self._path.unlink(missing_ok=True)
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -151,7 +151,7 @@ class Journal:
 
     def _check_same(self, about_path: Path) -> None:
         try:
-            before = read_json(about_path)
+            before = read_object(about_path)
         except (OSError, ValueError):
             before = {}
         expected = json.loads(json.dumps(self._about))

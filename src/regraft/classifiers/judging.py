@@ -22,14 +22,14 @@ def judge(
     members: Mapping[str, RegressionModel],
     *,
     examples: Sequence[Example],
-    watched: Sequence[Example],
+    valid_examples: Sequence[Example],
     run_dir: Path,
     settings: Settings,
     abstention: Abstention,
     progress: Progress,
 ) -> Judged:
     """Weigh the members; write them, the examples and the possible label errors to `run_dir`."""
-    labels, judged = labels_of(examples), watched or examples
+    labels, judged = labels_of(examples), valid_examples or examples
     targets = labels.targets(examples)
     priors_C = None
     if settings.train.class_weight == "balanced":
@@ -40,9 +40,9 @@ def judge(
     issues = find_label_issues(judged, held_out.blend_NC, labels=labels, separator=separator)
     write_label_issues(run_dir / ISSUES_NAME, issues)
     confidence = [] if held_out.has_label_sets else held_out.blend_NC.max(axis=1).tolist()
-    KeptExamples(examples, watched, _answers(held_out, labels), confidence).save(run_dir)
+    KeptExamples(examples, valid_examples, _answers(held_out, labels), confidence).save(run_dir)
     progress.say("Measuring how the score grows with the number of labels.")
-    curve = () if watched else label_curve(held_out, weights=weights)
+    curve = () if valid_examples else label_curve(held_out, weights=weights)
     coverage: tuple[CoveragePoint, ...] = ()
     if not held_out.has_label_sets:
         coverage = coverage_curve(held_out.blend_NC, held_out.targets)
@@ -53,7 +53,7 @@ def judge(
     return Judged(
         labels=labels.names,
         num_train=len(examples),
-        num_valid=len(watched),
+        num_valid=len(valid_examples),
         scores=held_out.scores(weights),
         weights=weights,
         temperature=temperature,

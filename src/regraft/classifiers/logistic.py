@@ -1,7 +1,7 @@
 """Logistic regression with a tuned penalty, and the classifiers of texts that end in one.
 
 A subclass of `RegressionModel` adds how texts become features. Targets are N numbers or, if a text
-may have several labels, N x C of 0 and 1: then every label has a regression of its own. Letters: N
+may have several labels, N x C of 0 and 1: then every label has its own regression. Letters: N
 examples, C classes, D features, V examples of valid.
 """
 

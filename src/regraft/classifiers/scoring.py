@@ -269,7 +269,7 @@ def score_probabilities(
         if abstain_below is not None:
             raise ConfigError(
                 "--abstain-below needs one label per text, and this classifier gives several.",
-                "Each of its labels has a threshold of its own.",
+                "Each of its labels has its own threshold.",
                 remedy="Omit --abstain-below.",
             )
         return set_evaluation(

@@ -68,12 +68,12 @@ def self_train(
             remedy="Use one such as 0.9.",
         )
     RunFolder(Path(out)).check_free(resume=resume)
-    labelled, watched = load_splits(train, valid=valid, settings=settings, progress=progress)
-    known = {example.text for example in (*labelled, *watched)}
+    labelled, valid_examples = load_splits(train, valid=valid, settings=settings, progress=progress)
+    known = {example.text for example in (*labelled, *valid_examples)}
     texts = unlabelled_texts(unlabelled, known=known, settings=settings, most=MOST_TEXTS)
     folder = teachers_dir(out)
     folder.mkdir(parents=True, exist_ok=True)
-    valid_path = _write(folder / "valid.jsonl", watched, settings=settings)
+    valid_path = _write(folder / "valid.jsonl", valid_examples, settings=settings)
     train_path = _write(folder / "train-0.jsonl", labelled, settings=settings)
     for number in range(1, rounds + 1):
         teacher_dir = folder / f"teacher-{number}"
@@ -105,7 +105,7 @@ def self_train(
         resume=resume,
         progress=progress,
     )
-    _name_own_rows(Path(out) / ISSUES_NAME, watched)
+    _name_own_rows(Path(out) / ISSUES_NAME, valid_examples)
     return result
 
 

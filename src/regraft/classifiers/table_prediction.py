@@ -11,7 +11,7 @@ import functools
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -225,7 +225,7 @@ def predict_to_file(
                 found.append(predict_to_stream(task, target, ending=ending, progress=progress))
 
         write_whole(out, write, inputs=task.inputs)
-        return TablePrediction(str(out), *list(asdict(found[0]).values())[1:])
+        return replace(found[0], out=str(out))
     scan = _scan(task, ending=ending, progress=progress)
     columns = (*scan.columns, *task.answers(ending).columns(scan.columns))
     _check_ours(out, ending=ending, num_columns=len(columns), has_header=part.number == 1)

@@ -81,7 +81,7 @@ class LinearModel(_TermModel):
         return _side_by_side(*self._rows(self.chunks.cut(texts)))
 
     def cut_products(self, cut: Cut) -> Float[np.ndarray, "N R"]:
-        """Those of words and of characters, without copying them side by side."""
+        """The products of words and of characters, without copying them side by side."""
         words, characters = self._rows(cut)
         coefficients_DR = self.tuned.fitted.coef_.T
         num_words = words.shape[1]
@@ -115,7 +115,7 @@ class NaiveBayesModel(_TermModel):
     """NB-SVM (Wang & Manning 2012): a regression on words, weighted by how a class prefers them.
 
     Logistic instead of the hinge loss, as in Mesnil et al. (2014), for probabilities. Every class
-    has ratios of its own against the rest, which are part of its coefficients here.
+    has its own ratios against the rest, which are part of its coefficients here.
     """
 
     words: Vectoriser
@@ -130,7 +130,7 @@ class NaiveBayesModel(_TermModel):
         return (self.words.items_of,)
 
     def cut_products(self, cut: Cut) -> Float[np.ndarray, "N R"]:
-        """Those of words and pairs of words."""
+        """The products of words and pairs of words."""
         return np.asarray(self.words.rows(cut) @ self.tuned.fitted.coef_.T)
 
     def score_parts(self, text: str) -> list[Parts]:
@@ -225,7 +225,7 @@ class LatentModel(_TermModel):
         return (self.space.words.items_of,)
 
     def cut_products(self, cut: Cut) -> Float[np.ndarray, "N R"]:
-        """Those of the vectors."""
+        """The products of the vectors with the coefficients."""
         vectors_NK = unit_length(self.space.words.rows(cut) @ self.space.axes_VK)
         return np.asarray(vectors_NK @ self.tuned.fitted.coef_.T)
 

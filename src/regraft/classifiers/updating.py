@@ -77,7 +77,7 @@ def fit_update(
     return update_examples(
         Path(run_dir),
         load_examples(train, data=data),
-        watched=[] if valid is None else load_examples(valid, data=data),
+        valid_examples=[] if valid is None else load_examples(valid, data=data),
         out=out,
         data=data,
         files=files,
@@ -91,7 +91,7 @@ def update_examples(
     run_dir: Path,
     added: Sequence[Example],
     *,
-    watched: Sequence[Example] = (),
+    valid_examples: Sequence[Example] = (),
     out: str | Path,
     data: DataSettings,
     files: Mapping[str, list[str]],
@@ -110,13 +110,13 @@ def update_examples(
         abstention = Abstention(blend.abstain_below)
     before, kept = FitResult.from_dict(blend.info.result), KeptExamples.load(run_dir)
     examples, relabelled = merged(kept.train, added)
-    all_watched, _ = merged(kept.valid, watched)
-    check_examples(examples, all_watched)
+    all_valid, _ = merged(kept.valid, valid_examples)
+    check_examples(examples, all_valid)
     for warning in _warnings(added, relabelled, kept=kept, blend=blend):
         progress.say(f"Warning: {warning}")
     fingerprints = {**blend.info.fingerprints, "train": examples_fingerprint(examples)}
-    if all_watched:
-        fingerprints["valid"] = examples_fingerprint(all_watched)
+    if all_valid:
+        fingerprints["valid"] = examples_fingerprint(all_valid)
     info = RunInfo(
         kind="blend",
         status="training",
@@ -132,13 +132,11 @@ def update_examples(
         vectors_dir = folder.run_dir / VECTORS_NAME
         if (run_dir / VECTORS_NAME).exists() and not vectors_dir.exists():
             shutil.copytree(run_dir / VECTORS_NAME, vectors_dir)
-        members = _refitted(
-            blend, examples, all_watched, vectors_dir=vectors_dir, progress=progress
-        )
+        members = _refitted(blend, examples, all_valid, vectors_dir=vectors_dir, progress=progress)
         judged = judge(
             members,
             examples=examples,
-            watched=all_watched,
+            valid_examples=all_valid,
             run_dir=folder.run_dir,
             settings=blend.settings,
             abstention=abstention,
@@ -174,7 +172,7 @@ def fitted_data(run_dir: str | Path) -> DataSettings:
         raise RunFolderError(
             f"{run_dir} is no finished run of `regraft fit`.",
             "Only the labels of such a run can be added to.",
-            remedy="Check the path of --update; an unfinished run goes on with --resume.",
+            remedy="Check the path of --update; continue an unfinished run with --resume.",
         )
     return read_settings(path).data
 
@@ -215,7 +213,7 @@ def _warnings(
 def _refitted(
     blend: Blend,
     examples: Sequence[Example],
-    watched: Sequence[Example],
+    valid_examples: Sequence[Example],
     *,
     vectors_dir: Path,
     progress: Progress,
@@ -224,7 +222,7 @@ def _refitted(
     labels, seed = labels_of(examples), blend.settings.train.seed
     members: dict[str, RegressionModel] = {}
     progress.say("Fitting the member linear.")
-    members["linear"] = fit_linear(examples, watched, labels=labels, seed=seed)
+    members["linear"] = fit_linear(examples, valid_examples, labels=labels, seed=seed)
     for name, member in blend.members.items():
         if isinstance(member, LinearModel):
             continue
@@ -233,7 +231,7 @@ def _refitted(
             members[name] = fit_embedding(
                 member.space,
                 examples,
-                watched,
+                valid_examples,
                 vectors_dir=vectors_dir,
                 seed=seed,
                 progress=progress,
@@ -241,7 +239,7 @@ def _refitted(
         else:
             assert isinstance(member, LatentModel | FoldedModel), "fit made it"
             tuned = fit_in_space(
-                member.space, examples, watched, labels=labels, seed=seed, progress=progress
+                member.space, examples, valid_examples, labels=labels, seed=seed, progress=progress
             )
             members[name] = dataclasses.replace(member, tuned=tuned)
     return members

@@ -189,9 +189,9 @@ def _numbered(
     open_A, numbers_A = np.arange(len(places_S)), np.full(len(places_S), -1)
     for order in range(most):
         goes_on = sizes_S[open_A] > order
-        open_A, shorter_A = open_A[goes_on], numbers_A[goes_on].astype(np.int64)
-        last_A = codes[places_S[open_A] + order]
-        numbers_A = number_of((shorter_A + 1 << _CODE_BITS) + last_A)
+        open_A, shorter_numbers_A = open_A[goes_on], numbers_A[goes_on].astype(np.int64)
+        last_codes_A = codes[places_S[open_A] + order]
+        numbers_A = number_of(((shorter_numbers_A + 1) << _CODE_BITS) + last_codes_A)
         is_known = numbers_A >= 0
         open_A, numbers_A = open_A[is_known], numbers_A[is_known]
         numbers_SO[open_A, order] = numbers_A

@@ -28,8 +28,8 @@ def blended(
 ) -> Float[np.ndarray, "N C"]:
     """The weighted mean of log-probabilities as probabilities; 0 where no member gives any.
 
-    Above a temperature of 1 they are less sure, below surer; the order of the classes stays. With
-    label sets every class is a decision of its own.
+    Above a temperature of 1 they are less confident, below more; the order of the classes stays.
+    With label sets every class is its own decision.
     """
     if has_label_sets:
         shape = chances_MNC.shape[1:]
@@ -59,9 +59,9 @@ def choose_weights(
     """Non-negative weights of sum 1 with the least cross-entropy.
 
     Members are weighed at their own best temperature, which is then part of the weight: weights of
-    sum 1 could not make a timid member bolder. Three made-up members, 5 classes, 200 examples, the
-    best of them 0.3 times as sure as it should be: 83.7 % so, 78.7 % without (2026-11-16). The
-    problem is convex: one answer.
+    sum 1 could not make an underconfident member more confident. Three made-up members, 5 classes,
+    200 examples, the best of them 0.3 times as confident as it should be: 83.7 % so, 78.7 % without
+    (2026-11-16). The problem is convex: one answer.
     """
     from scipy.optimize import LinearConstraint, minimize
 
@@ -71,7 +71,7 @@ def choose_weights(
     sharpness_M = np.array(
         [1 / fit_temperature(chances_NC, targets_N) for chances_NC in chances_MNC]
     )
-    chances_MNC, targets_N = _telling(chances_MNC, targets_N)
+    chances_MNC, targets_N = _informative(chances_MNC, targets_N)
     num_examples = len(targets_N)
     if num_members == 1 or num_examples == 0:
         return equal_M
@@ -104,10 +104,10 @@ def choose_weights(
     return np.asarray(weights_M / weights_M.sum())
 
 
-def _telling(
+def _informative(
     chances_MNC: Float[np.ndarray, "M N C"], targets_N: Int[np.ndarray, " N"]
 ) -> tuple[Float[np.ndarray, "M K C"], Int[np.ndarray, " K"]]:
-    """The examples whose class some member knew: the others only ask all to be less sure."""
+    """The examples whose class some member knew: the others only ask all to be less confident."""
     known_N = _known(chances_MNC)[np.arange(len(targets_N)), targets_N]
     return chances_MNC[:, known_N], targets_N[known_N]
 

@@ -1,4 +1,4 @@
-from .arm_base import Arm, ArmData, ArmModel, Fitted
+from .arm import Arm, ArmData, ArmModel, Fitted
 from .arms import ARM_KINDS, register_arm
 from .fit_test import MEMBER_ARMS, compare_fitted
 from .folder import ArmsFolder

@@ -362,15 +362,18 @@ def paired_tests(
     The latter are corrected for the number of questions (docs/concepts/evidence.md). `is_whole`
     says that all labels were used; otherwise a single run depends on the subset it drew.
     """
-    asked = questions(tuple(correct_by_arm))
+    pairs_by_question = questions(tuple(correct_by_arm))
     by_name = {arm.name: correct_SN for arm, correct_SN in correct_by_arm.items()}
     names = tuple(by_name)
     pairs = dict.fromkeys(
-        [*((names[0], other) for other in names[1:]), *(pair for each in asked for pair in each)]
+        [
+            *((names[0], other) for other in names[1:]),
+            *(pair for each in pairs_by_question for pair in each),
+        ]
     )
     gaps = {pair: difference(*(by_name[name] for name in pair)) for pair in pairs}
-    ps = {pair: gap.p for pair, gap in gaps.items()}
-    factors = _factors(asked, ps=ps, gaps=gaps)
+    p_by_pair = {pair: gap.p for pair, gap in gaps.items()}
+    factors = _factors(pairs_by_question, p_by_pair=p_by_pair, gaps=gaps)
     single = {
         arm.name
         for arm, correct_SN in correct_by_arm.items()
@@ -379,7 +382,7 @@ def paired_tests(
     tests = []
     for first, second in pairs:
         ours, theirs = by_name[first], by_name[second]
-        gap, p, factor = gaps[first, second], ps[first, second], factors.get((first, second))
+        gap, p, factor = gaps[first, second], p_by_pair[first, second], factors.get((first, second))
         is_of_runs = not single.isdisjoint((first, second))
         tests.append(
             PairedTest(
@@ -394,7 +397,7 @@ def paired_tests(
                     ours,
                     theirs,
                     # A pair that answers no question is not corrected.
-                    num_tests=1 if factor is None else len(asked),
+                    num_tests=1 if factor is None else len(pairs_by_question),
                 ),
                 corrected=None if factor is None else gap.interval(level=SIGNIFICANCE / factor),
                 is_of_runs=is_of_runs,
@@ -404,15 +407,23 @@ def paired_tests(
 
 
 def _factors(
-    asked: Sequence[Sequence[Pair]], *, ps: Mapping[Pair, float], gaps: Mapping[Pair, Difference]
+    pairs_by_question: Sequence[Sequence[Pair]],
+    *,
+    p_by_pair: Mapping[Pair, float],
+    gaps: Mapping[Pair, Difference],
 ) -> dict[Pair, int]:
     """The factor of each pair's p: by Holm for its question, and by the number of rivals in it
     unless all of them are beaten.
     """
-    wholes = [question_p([ps[p] for p in pairs], [gaps[p].mean for p in pairs]) for pairs in asked]
+    p_by_question = [
+        question_p([p_by_pair[p] for p in pairs], [gaps[p].mean for p in pairs])
+        for pairs in pairs_by_question
+    ]
     factors: dict[Pair, int] = {}
-    for pairs, factor in zip(asked, holm_factors(wholes), strict=True):
-        beats_all = all(gaps[pair].mean > 0 and factor * ps[pair] < SIGNIFICANCE for pair in pairs)
+    for pairs, factor in zip(pairs_by_question, holm_factors(p_by_question), strict=True):
+        beats_all = all(
+            gaps[pair].mean > 0 and factor * p_by_pair[pair] < SIGNIFICANCE for pair in pairs
+        )
         factors |= dict.fromkeys(pairs, factor if beats_all else factor * len(pairs))
     return factors
 

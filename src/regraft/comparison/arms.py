@@ -33,13 +33,13 @@ from regraft.classifiers import (
     unit_length,
     without_base,
 )
-from regraft.comparison.arm_base import Arm, ArmData, ArmModel, Fitted, Prepared
+from regraft.comparison.arm import Arm, ArmData, ArmModel, Fitted, Prepared
 from regraft.comparison.network_arms import NetworkArm, RivalArm
 from regraft.comparison.plan import Setup
 from regraft.config import ARMS, Registry, Settings, learns_documents, replace, resolve
 from regraft.data import read_documents
 from regraft.errors import ConfigError
-from regraft.runtime import SILENT, Progress, read_json, scratch_folder, write_json, write_whole
+from regraft.runtime import SILENT, Progress, read_object, scratch_folder, write_json, write_whole
 from regraft.training import LoadedRun
 
 _VECTORS_NAME, _COST_NAME, _SPACE_NAME = "vectors.safetensors", "cost.json", "space"
@@ -136,7 +136,7 @@ class FrozenArm(NetworkArm):
     starts_from_base = is_frozen = True
 
     def own_settings(self, settings: Settings) -> Settings:
-        """Of the methods, those of the head: where it starts, and how fast it moves from there."""
+        """The methods of the head only: where it starts, and how fast it moves from there."""
         settings_of_head = replace(without_base(settings), "head", start=settings.head.start)
         return replace(settings_of_head, "train", base_rate=settings.train.base_rate)
 
@@ -195,14 +195,14 @@ class VectorArm(Arm):
 
     @property
     def reads(self) -> str:
-        """Vectors of its own."""
+        """Its own vectors."""
         return f"vectors:{self.name}"
 
     def prepare(self, setup: Setup, *, shared_dir: Path, progress: Progress = SILENT) -> Prepared:
         """The vectors in `shared_dir` if they are intact, else new ones, which are kept there."""
         try:
             arrays = load_file(shared_dir / _VECTORS_NAME)
-            cost = read_json(shared_dir / _COST_NAME)
+            cost = read_object(shared_dir / _COST_NAME)
             return Prepared(arrays["train"], arrays["valid"], cost["fixed"], cost["text"])
         except (OSError, ValueError, KeyError, SafetensorError):
             pass
@@ -325,7 +325,7 @@ class FitArm(Arm):
         if not has_text:
             raise ConfigError(
                 "The fit arm needs unlabelled text.",
-                "It pre-trains bases of its own.",
+                "It pre-trains its own bases.",
                 remedy="Add --text FILE, or remove fit from --arms.",
             )
 
@@ -365,7 +365,7 @@ class BlendTrainer:
             labelled.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
             result = fit_examples(
                 data.train,
-                watched=data.valid,
+                valid_examples=data.valid,
                 texts=self.texts,
                 labelled=labelled,
                 out=folder / "run",

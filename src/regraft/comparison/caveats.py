@@ -5,7 +5,7 @@ Each function returns sentences for the report, none where nothing is wrong.
 
 from collections.abc import Sequence
 
-from regraft.comparison.arm_base import Arm
+from regraft.comparison.arm import Arm
 from regraft.comparison.network_arms import NetworkArm
 from regraft.comparison.plan import Request, Setup
 from regraft.comparison.results import ArmSummary, CurvePoint, Opening, Split

@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save
 from regraft.comparison.plan import Cell, Setup
 from regraft.config import settings_to_dict
 from regraft.errors import RunFolderError
-from regraft.runtime import disk_error, hold_lock, is_held, read_json, write_json, write_whole
+from regraft.runtime import disk_error, hold_lock, is_held, read_object, write_json, write_whole
 from regraft.training import refuse_changes
 
 
@@ -102,11 +102,11 @@ class ArmsFolder:
         runs = {}
         for path in sorted(self.path.glob("*/*-*.json")):
             try:
-                facts = read_json(path)
+                facts = read_object(path)
                 cell = Cell(**facts.pop("cell"))
                 curve = tuple(facts.pop("valid_accuracy"))
                 run = TrainedCell(cell=cell, valid_accuracy=curve, **facts)
-            except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            except (OSError, ValueError, KeyError, TypeError):
                 continue
             if self.model_dir(cell).is_dir():
                 runs[cell] = run
@@ -151,10 +151,9 @@ class ArmsFolder:
 
     def _read_setup(self) -> dict[str, Any]:
         try:
-            facts = read_json(self.setup_path)
+            return read_object(self.setup_path)
         except (OSError, ValueError):
-            facts = {}
-        return facts if isinstance(facts, dict) else {}
+            return {}
 
 
 def _file_name(arm: str) -> str:

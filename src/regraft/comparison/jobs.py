@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regraft.comparison.arm_base import Arm, ArmData, ArmModel, Fitted, Prepared, Trainer
+from regraft.comparison.arm import Arm, ArmData, ArmModel, Fitted, Prepared, Trainer
 from regraft.comparison.folder import ArmsFolder, TrainedCell
 from regraft.comparison.plan import Cell, Setup
 from regraft.data import subset_numbers

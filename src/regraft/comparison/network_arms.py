@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from regraft.classifiers import EpochRecord, Start, kept_epoch, train_classifier, without_base
-from regraft.comparison.arm_base import Arm, ArmData, Fitted, Prepared
+from regraft.comparison.arm import Arm, ArmData, Fitted, Prepared
 from regraft.comparison.plan import Setup
 from regraft.config import Settings, replace
 from regraft.data import ExampleRows
@@ -194,7 +194,7 @@ class NetworkTrainer:
 
     @property
     def _settings(self) -> Settings:
-        """Those of the start, without the methods that this arm does not use."""
+        """The settings of the start, without the methods that this arm does not use."""
         return self.arm.own_settings(self.start.settings)
 
     def _train(

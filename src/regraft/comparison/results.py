@@ -312,7 +312,7 @@ class Comparison:
     num_deciding: int | None = None
     # What the arms were tuned on.
     tuned_on: Literal["valid", "cross-validation"] = "valid"
-    # Stored in a file of its own: too large for report.json.
+    # Stored in its own file: too large for report.json.
     outcomes: Outcomes | None = field(default=None, compare=False)
 
     @property

@@ -60,7 +60,7 @@ def easily_missed(arms: Sequence[ArmSummary], tests: Sequence[PairedTest]) -> fl
 
 
 def nearest_rival(tests: Sequence[PairedTest]) -> PairedTest | None:
-    """Of one arm's tests against rivals: the strongest that wins, else ties, else is beaten."""
+    """The test against the strongest rival that wins, else ties, else is beaten."""
     order: tuple[Outcome, ...] = ("worse", "unclear", "better")
     return min(
         tests, key=lambda test: (order.index(test.outcome), test.difference.mean), default=None

@@ -176,7 +176,7 @@ def replace(settings: Settings, section: str, **changes: Any) -> Settings:
 def with_base(settings: Settings, base: Settings, *, has_own_stages: bool = False) -> Settings:
     """The settings with everything that the weights of the base determine.
 
-    Pre-training that goes on has stages of its own.
+    Pre-training that goes on has its own stages.
     """
     objective = base.objective
     if has_own_stages:

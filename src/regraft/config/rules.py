@@ -171,7 +171,7 @@ def _learns_in_one_stage(settings: Settings) -> bool:
 
 
 def _stage_contradictions(settings: Settings) -> Iterator[str]:
-    """Of the stages of pre-training, with each other and with the objective."""
+    """Contradictions of the stages of pre-training, with each other and with the objective."""
     objective, names = settings.objective, stage_names(settings.objective)
     if names in (("auto",), ("language",)):
         return
@@ -196,7 +196,7 @@ def _stage_contradictions(settings: Settings) -> Iterator[str]:
         yield f"objective.stages: {what} learns in one stage, by contrast; omit the setting"
     elif "documents+language" in names and not objective.traits.shares_a_step:
         yield (
-            f"objective.stages: {objective.kind} makes rows of its own and shares no step with "
+            f"objective.stages: {objective.kind} makes its own rows and shares no step with "
             "contrast; write documents,language"
         )
 
@@ -303,7 +303,7 @@ def _stages_without_effect(settings: Settings, *, carried: Mapping[str, Any]) ->
 def held_by(base: Settings, *, has_own_stages: bool = False) -> dict[str, dict[str, Any]]:
     """Settings that cannot change: everything about the base except dropout.
 
-    Pre-training that goes on from a base has stages of its own.
+    Pre-training that goes on from a base has its own stages.
     """
     values = dataclasses.asdict(base)
     model = {key: value for key, value in values["model"].items() if not key.endswith("dropout")}

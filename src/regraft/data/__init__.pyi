@@ -1,4 +1,4 @@
-from .contrastive_rows import SHORTEST, HalfRows, are_alike, num_divisible
+from .contrastive_rows import FEWEST_TOKENS_TO_HALVE, HalfRows, are_alike, num_divisible
 from .corpora import CORPORA, fetch
 from .domain_selection import Domain, find_domain
 from .objective_rows import pretraining_rows
@@ -69,7 +69,7 @@ from .text.writers import (
     zipped,
 )
 from .tokens.lab import LAB_DICT_NAME
-from .tokens.store import Part, TokenStore, is_store, offsets_of, open_store, parse_part
+from .tokens.store import Part, TokenStore, is_store, offsets_of, open_store, pair_key, parse_part
 from .tokens.store_writer import source_fingerprint, write_store, write_view
 from .tokens.tokenizer import (
     ROLES_NAME,
@@ -84,11 +84,11 @@ from .words import Span, spread_over_words, without_words, word_spans
 __all__ = [
     "ALL",
     "CORPORA",
+    "FEWEST_TOKENS_TO_HALVE",
     "IGNORED",
     "LAB_DICT_NAME",
     "READERS",
     "ROLES_NAME",
-    "SHORTEST",
     "STANDARD_INPUT",
     "VALID_SHARE",
     "WRITERS",
@@ -146,6 +146,7 @@ __all__ = [
     "open_store",
     "open_writer",
     "padded",
+    "pair_key",
     "parse_part",
     "parse_sizes",
     "parse_tokenizer",

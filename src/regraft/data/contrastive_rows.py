@@ -18,17 +18,17 @@ from regraft.errors import DataError
 _BUCKET = 64
 
 # A document with fewer tokens has no two halves that say something.
-SHORTEST = 16
+FEWEST_TOKENS_TO_HALVE = 16
 
 
 def num_divisible(store: TokenStore) -> int:
     """How many documents of the store have two halves."""
-    return int((np.diff(store.offsets) - 2 >= SHORTEST).sum())
+    return int((np.diff(store.offsets) - 2 >= FEWEST_TOKENS_TO_HALVE).sum())
 
 
 def are_alike(store: TokenStore) -> bool:
     """Is every document that can be halved the same one? Then halves cannot be matched."""
-    documents = np.flatnonzero(np.diff(store.offsets) - 2 >= SHORTEST)
+    documents = np.flatnonzero(np.diff(store.offsets) - 2 >= FEWEST_TOKENS_TO_HALVE)
     if len(np.unique(np.diff(store.offsets)[documents])) > 1:
         return False
     texts = (store.read(*store.offsets[document : document + 2].tolist()) for document in documents)
@@ -37,7 +37,7 @@ def are_alike(store: TokenStore) -> bool:
 
 
 class HalfRows:
-    """A row is a group of documents: two halves of each, one behind the other.
+    """A row is a group of documents: two halves of each, one after the other.
 
     On film reviews groups of 32, 64 and 256 gave equally good vectors of a bag (2026-11-16). With
     several draws every document is in as many groups, with other neighbours and, if it is long,
@@ -63,11 +63,12 @@ class HalfRows:
         self._room = max_length - tokenizer.num_framing
         # Without the start and the end token.
         num_tokens = np.diff(store.offsets) - 2
-        documents = np.flatnonzero(num_tokens >= SHORTEST)
+        documents = np.flatnonzero(num_tokens >= FEWEST_TOKENS_TO_HALVE)
         if len(documents) < 2:
             count = "1 document" if len(documents) else "no documents"
             raise DataError(
-                f"The text holds {count} of {SHORTEST} tokens or more; contrast needs at least 2.",
+                f"The text holds {count} of {FEWEST_TOKENS_TO_HALVE} tokens or more; contrast "
+                "needs at least 2.",
                 "Contrast matches the halves of a document among those of other documents.",
                 remedy="Give longer documents (--documents blank), or take --preset modern "
                 "--objective masked.",

@@ -26,7 +26,7 @@ BELONGS, DOES_NOT = 0, 1
 _NUM_SPECIAL = 3
 
 # A document with fewer tokens cannot be cut into two that say something.
-SHORTEST = 8
+FEWEST_TOKENS_TO_PAIR = 8
 
 # A part of a document ends with a sentence, if one ends in the last quarter of the row.
 _REACH = 0.25
@@ -94,13 +94,14 @@ class PairRows:
         num_documents = np.count_nonzero(np.diff(self._parts.before))
         if num_documents == 0:
             raise DataError(
-                f"No document has {SHORTEST} tokens or more, to be cut into two sentences.",
+                f"No document has {FEWEST_TOKENS_TO_PAIR} tokens or more, to be cut into two "
+                "sentences.",
                 remedy="Give longer documents (--documents blank), or take --objective masked.",
             )
         if kind == "bert" and num_documents == 1:
             raise DataError(
-                f"The text holds 1 document of {SHORTEST} tokens or more; next-sentence prediction "
-                "needs at least 2.",
+                f"The text holds 1 document of {FEWEST_TOKENS_TO_PAIR} tokens or more; "
+                "next-sentence prediction needs at least 2.",
                 "Wrong second sentences are taken from other documents.",
                 remedy="Give one document a line (--documents), or take --objective sop or masked.",
             )
@@ -213,7 +214,7 @@ def _parts(store: TokenStore, *, room: int, ends_sentence: NDArray[np.bool_]) ->
     # Without the start and the end token.
     begins, num_tokens = store.offsets[:-1] + 1, np.diff(store.offsets) - 2
     num_parts = np.where(num_tokens <= room, 1, -(-num_tokens // (room - reach)))
-    num_parts[num_tokens < SHORTEST] = 0
+    num_parts[num_tokens < FEWEST_TOKENS_TO_PAIR] = 0
     before = np.concatenate([[0], np.cumsum(num_parts)])
     documents = np.repeat(np.arange(len(num_parts)), num_parts)
     number = np.arange(len(documents)) - before[documents]

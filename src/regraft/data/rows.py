@@ -63,7 +63,7 @@ class Rows(Protocol):
 
 
 class StreamRows:
-    """Documents one behind the other, cut into full rows: no padding. For pre-training."""
+    """Documents one after the other, cut into full rows: no padding. For pre-training."""
 
     def __init__(self, store: TokenStore, *, max_length: int) -> None:
         # A row reads max_length tokens and predicts the same shifted by one.

@@ -1,4 +1,4 @@
-"""A classifier leaves as a Hugging Face folder or ONNX, each checked against ours.
+"""A classifier leaves as a Hugging Face folder, ONNX or a numpy folder, each checked against ours.
 
 The names in `__init__.pyi` are the public surface of this room; they load when first used.
 """

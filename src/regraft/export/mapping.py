@@ -336,7 +336,7 @@ def _masked(run: LoadedRun, head: LanguageModelHead, mapping: FamilyMapping) -> 
 
 
 def _electra(run: LoadedRun, head: ReplacedHead) -> list[Translation]:
-    """The discriminator, and its generator in a folder of its own."""
+    """The discriminator, and its generator in its own folder."""
     settings, backbone, generator = run.settings.model, run.model.backbone, head.generator
     if not isinstance(backbone, BertBackbone):
         raise ConfigError(

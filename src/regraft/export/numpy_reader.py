@@ -64,7 +64,7 @@ class Classifier:
     def _probabilities(self, text: str) -> np.ndarray:
         chances_MC = np.array([member.probabilities(text) for _, member in self.members])
         weights_M = np.array([weight for weight, _ in self.members])
-        if self.facts["thresholds"]:  # a decision of its own for every label
+        if self.facts["thresholds"]:  # every label is its own decision
             decisions_M2C = np.stack([1 - chances_MC, chances_MC], axis=1)
             return np.asarray(self._blended(decisions_M2C, weights_M)[1])
         chances_C = self._blended(chances_MC, weights_M)

@@ -217,7 +217,7 @@ class _Session:
             self._bounds = np.zeros(())
 
     def scores(self, batch: Batch) -> NDArray[np.float32]:
-        """Of every class, or of every token at every position."""
+        """The scores of every class, or of every token at every position."""
         parts = (batch.ids_BT, batch.real_BT.long(), batch.token_types_BT)
         given = {
             name: part.numpy()
@@ -313,5 +313,5 @@ def _int8_cost(
 
 
 def _num_bytes(path: Path) -> int:
-    """Of a graph, with the separate file of weights if it is large."""
+    """The size of a graph, with the separate file of weights if it is large."""
     return sum(part.stat().st_size for part in path.parent.glob(f"{path.name}*"))

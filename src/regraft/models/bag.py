@@ -6,19 +6,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regraft.config import ModelSettings
-from regraft.data import TokenStore
+from regraft.data import TokenStore, pair_key
 from regraft.models.backbones import Backbone, register_family
 from regraft.models.layers import Dropout, KeyValueCache, start_small
 
 # The key of no pair: greater than that of any.
 _NO_PAIR = 2**63 - 1
+# Bits of a key for the number of a document in its row: no row holds 65,536 of them.
+_SEGMENT_BITS = 16
 # A rarer pair of neighbours teaches a bag to recognise single documents, and nothing else.
 PAIRS_SEEN_AT_LEAST = 5
-
-
-def pair_key(before: Int[Tensor, "*shape"], here: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
-    """One number for a token and the one before it."""
-    return (before << 32) + here
 
 
 def repeats_weight(
@@ -32,7 +29,7 @@ def repeats_weight(
     Positions that are not counted weigh 0.
     """
     # Not len(ids_BT): a traced graph would keep the number.
-    documents_BT = torch.arange(ids_BT.shape[0], device=ids_BT.device).unsqueeze(1) << 16
+    documents_BT = torch.arange(ids_BT.shape[0], device=ids_BT.device).unsqueeze(1) << _SEGMENT_BITS
     if segments_BT is not None:
         documents_BT = documents_BT + segments_BT
     keys_BT = ((documents_BT << 32) + ids_BT).where(is_counted_BT, -1)

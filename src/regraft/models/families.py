@@ -10,5 +10,5 @@ __all__ = ["build_backbone", "family_class", "register_family", "unregister_fami
 
 
 def build_backbone(settings: ModelSettings, *, vocab_size: int) -> Backbone:
-    """A new random backbone of any family; a foreign one has a vocabulary of its own."""
+    """A new random backbone of any family; a foreign one has its own vocabulary."""
     return family_class(settings.family).build(settings, vocab_size=vocab_size)

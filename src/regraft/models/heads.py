@@ -76,7 +76,7 @@ class LanguageModelHead(nn.Module):
     """Scores over the vocabulary at every position.
 
     A tied head transforms the vector, then compares it with the embeddings themselves (Press & Wolf
-    2017). The lab's has a matrix of its own.
+    2017). The lab's has its own matrix.
     """
 
     def __init__(self, backbone: Backbone) -> None:
@@ -224,7 +224,7 @@ class ClassifierHead(nn.Module):
 
 
 class NoHead(nn.Module):
-    """Of a base that needs none or came without: its scores are the backbone's own vectors."""
+    """The head of a base without one: its scores are the backbone's own vectors."""
 
     def forward(
         self,

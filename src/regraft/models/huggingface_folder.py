@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from regraft.runtime import read_json
+from regraft.runtime import read_object
 
 CONFIG_NAME = "config.json"
 
@@ -16,10 +16,9 @@ def is_foreign_folder(path: Path) -> bool:
 def read_config(path: Path) -> dict[str, Any]:
     """config.json; empty if there is none, or if it cannot be read."""
     try:
-        values = read_json(path / CONFIG_NAME)
+        return read_object(path / CONFIG_NAME)
     except (OSError, ValueError):
         return {}
-    return values if isinstance(values, dict) else {}
 
 
 def has_classification_head(path: Path) -> bool:

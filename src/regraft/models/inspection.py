@@ -105,7 +105,7 @@ def sinusoids(length: int, *, width: int) -> Float[np.ndarray, "T D"]:
 
 
 def rotary_angles(length: int, *, width: int) -> Float[np.ndarray, "T half"]:
-    """By how much each pair of a head's columns is turned at each position, from 0 to 2 pi."""
+    """Angles by which each pair of a head's columns is turned at each position, from 0 to 2 pi."""
     from regraft.models.layers import rotary_positions
 
     cos, sin = rotary_positions(length, width=width).numpy()

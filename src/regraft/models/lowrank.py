@@ -29,7 +29,7 @@ def add_adapters(model: Model, *, rank: int, seed: int) -> Any:
     assert isinstance(backbone, ForeignBackbone), "settings allow adapters on foreign bases only"
     in_layers = set(backbone.blocks.modules())
     layers = {name: part for name, part in backbone.inner.named_modules() if part in in_layers}
-    # GPT-2 and its like have matrices of a kind of their own, which lie the other way round.
+    # GPT-2 and its like have their own kind of matrices, which lie the other way round.
     turned = [name for name, part in layers.items() if type(part).__name__ == "Conv1D"]
     config = LoraConfig(
         r=rank,

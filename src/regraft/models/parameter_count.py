@@ -257,7 +257,7 @@ class FamilyCount:
     """Counts a family whose layers are BERT's; others override what differs.
 
     Methods take a shape, numbers by the letters of SYMBOLS. `letters` are those of the width and
-    the feed-forward width, which a generator has of its own.
+    the feed-forward width, of which a generator has its own.
     """
 
     # Numbers that a layer keeps for the backward pass, for each token: vectors of width d and of

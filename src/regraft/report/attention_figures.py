@@ -1,7 +1,7 @@
-"""What a model looks at: masks, positions and attention weights, as arrays and as pictures.
+"""Pictures of masks, positions and attention weights.
 
-A picture is drawn from numpy arrays alone and touches no global state of matplotlib. The arrays
-come from the functions that the backbone itself uses.
+Drawn from numpy arrays alone, which come from the functions that the backbone itself uses, or from
+models/inspection. Touches no global state of matplotlib.
 """
 
 from collections.abc import Sequence

@@ -340,7 +340,7 @@ def _ran(comparison: Comparison) -> list[Part]:
 def _ran_facts(comparison: Comparison) -> dict[str, list[tuple[str, str]]]:
     """Everything needed to repeat it, as names and values under a few titles."""
     request = dict(comparison.request or {})
-    # Settings of the first base have a group of their own; of another, only the differences.
+    # Settings of the first base have their own group; of another, only the differences.
     settings = request.pop("settings", None) or {}
     other_settings = {
         name: {

@@ -186,7 +186,7 @@ def label_axes(lines: Sequence[Line], *, title: str) -> "tuple[Figure, Axes]":
 
 
 def _few_bands(lines: Sequence[Line], comparison: Comparison) -> list[Line]:
-    """Of many arms, bands of those that the report is about: the others' are in the table."""
+    """If there are many arms, bands of those that the report is about: the table has the others."""
     if len(lines) <= MAX_BANDS:
         return list(lines)
     shown = drawn_worth(comparison)

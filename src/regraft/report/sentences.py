@@ -231,7 +231,7 @@ def macro_f1_note(comparison: Comparison) -> str:
 
 
 def _largest_share(comparison: Comparison) -> float:
-    """Of the test examples; 0 if there are no counts."""
+    """The largest share of a class in test; 0 if there are no counts."""
     counts = [split.counts.values() for split in comparison.splits if split.name == "test"]
     return max((max(each) / sum(each) for each in counts), default=0.0)
 

@@ -37,7 +37,7 @@ from .hardware import (
 from .interruption import Interruption, interruptible
 from .jobs import cluster_size, end_with_parent, results
 from .jobs_left import GUESSED_FLOPS, Forecast, Forecasting
-from .json_reader import parse_json, read_json
+from .json_reader import parse_json, read_json, read_object
 from .launch import is_first_process, launch_id, num_processes, num_restarts
 from .limits import ReadLimits, raising, read_limits
 from .manifest import (
@@ -105,6 +105,7 @@ __all__ = [
     "read_blocks",
     "read_json",
     "read_limits",
+    "read_object",
     "results",
     "scratch_folder",
     "seed_generator",

@@ -202,7 +202,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise DiskError(
             f"{path} exists and is not an empty folder.",
-            "This is written into a folder of its own.",
+            "This is written into its own folder.",
             remedy="Choose another --out.",
         )
     try:

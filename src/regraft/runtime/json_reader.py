@@ -22,6 +22,14 @@ def read_json(path: Path) -> Any:
         return parse_json(file.read(read_limits().whole_bytes + 1))
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """The same for a file that must hold an object."""
+    values = read_json(path)
+    if not isinstance(values, dict):
+        raise ValueError("it holds no JSON object")
+    return values
+
+
 def parse_json(text: str | bytes) -> Any:
     """The value of a JSON text; ValueError says what is wrong with it."""
     limits = read_limits()

@@ -93,7 +93,7 @@ def check_files(folder: Path, files: Mapping[str, str]) -> None:
 def check_listed(folder: Path, names: Iterable[str]) -> None:
     """Refuse a folder with a run.json unless these of its files are as it lists them.
 
-    For who reads single files of it; a run that is not finished lists none.
+    For those who read single files of it; a run that is not finished lists none.
     """
     path = folder / FACTS_NAME
     if not path.is_file():

@@ -19,7 +19,7 @@ from .inference import (
     pooled_vectors,
     probabilities_of,
 )
-from .loaded_run import LoadedRun, load_run
+from .loaded_run import LoadedRun, attention_of, learned_positions, load_run
 from .loop import BEST, MEAN, TrainState, build_state, num_epochs, steps, steps_per_epoch
 from .masking import MASKED_SHARE, Moment
 from .objectives import (
@@ -54,7 +54,6 @@ from .run_folder import (
     read_settings,
     refuse_changes,
 )
-from .run_inspection import attention_of, learned_positions
 
 __all__ = [
     "BEFORE_RUN_JSON",

@@ -14,6 +14,9 @@ from regraft.training.masking import Corruption, Moment
 from regraft.training.objectives import LossSum, Objective, contrast_loss, token_loss
 from regraft.training.sampled_softmax import TokenSampler
 
+# Bits for the place of a half in its group; a group has far fewer than a million.
+_HALF_BITS = 20
+
 
 def documents(model: Model, batch: Batch, moment: Moment, *, pooling: Pooling) -> LossSum:
     """Contrast of halves through all layers, on the vector that a classifier will read."""
@@ -33,7 +36,7 @@ def documents_and_language(
     """Contrast and the language objective on one reading of the same halves, as in DeCLUTR.
 
     One after the other, language undoes what contrast learned (docs/log.md, 2026-11-18). The count
-    is that of documents; the loss of tokens is divided by how many a document has in the mean, so
+    is that of documents; the loss of tokens is divided by how many a document has on average, so
     that it stays a mean however a batch is split. Without a corruption it is causal.
     """
     causal_share = settings.causal_share if settings.kind == "hybrid" else 0.0
@@ -75,4 +78,4 @@ def _of_halves(moment: Moment, batch: Batch) -> Moment:
     groups_B = batch.targets.cpu().numpy()
     first_B = np.searchsorted(groups_B, groups_B)
     places_B = np.arange(len(groups_B)) - first_B
-    return dataclasses.replace(moment, rows=(moment.rows[groups_B] << 20) + places_B)
+    return dataclasses.replace(moment, rows=(moment.rows[groups_B] << _HALF_BITS) + places_B)

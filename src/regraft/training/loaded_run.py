@@ -1,16 +1,30 @@
-"""A network of a run folder in memory: its weights, checked against tokenizer and settings."""
+"""A network of a run folder in memory: its weights, checked against tokenizer and settings.
+
+Also its attention and learned positions, as arrays.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
+from jaxtyping import Float
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from regraft.config import ModelSettings, Settings
 from regraft.data import Tokenizer, load_tokenizer
 from regraft.errors import RunFolderError
-from regraft.models import Model, NoHead, build_backbone, build_classifier, build_language_model
+from regraft.models import (
+    AttentionWeights,
+    Model,
+    NoHead,
+    attention_over,
+    build_backbone,
+    build_classifier,
+    build_language_model,
+    learned_position_table,
+)
 from regraft.runtime import fingerprint, write_whole
 from regraft.training.run_folder import (
     WEIGHTS_NAME,
@@ -89,6 +103,22 @@ def load_run(run_dir: Path, *, kind: Kind | None = None) -> LoadedRun:
             remedy="Restore the folder or train again.",
         ) from error
     return LoadedRun(run_dir, info, settings, tokenizer, model.eval())
+
+
+def learned_positions(
+    run_dir: str | Path, *, length: int | None = None
+) -> Float[np.ndarray, "T D"]:
+    """The vectors that a run has learned for positions, by default for those it was trained on."""
+    run = load_run(Path(run_dir))
+    length = run.settings.data.max_length if length is None else length
+    return learned_position_table(run.model, length=length, name=str(run_dir))
+
+
+def attention_of(run_dir: str | Path, text: str) -> AttentionWeights:
+    """The attention of a run's model over a text; tokens beyond the model's length are cut."""
+    run = load_run(Path(run_dir))
+    max_length = run.settings.data.max_length
+    return attention_over(run.model, text, tokenizer=run.tokenizer, max_length=max_length)
 
 
 def write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:

@@ -56,7 +56,7 @@ class Moment:
         return (self.key(stream=stream) >> 11) / 2**53
 
     def key(self, *, stream: str) -> int:
-        """64 bits for the whole step: what seeds a generator of its own."""
+        """64 bits for the whole step: what seeds its own generator."""
         return hashed_number(f"{self.seed}:{self.step}:{stream}")
 
 

@@ -384,7 +384,7 @@ def with_auxiliary(
 ) -> Objective:
     """An objective plus a weighted auxiliary one (Radford et al. 2018).
 
-    Divided by the targets that a row has in the mean, the second is a mean over targets, too, and
+    Divided by the targets that a row has on average, the second is a mean over targets, too, and
     stays one however a batch is split.
     """
 

@@ -153,7 +153,7 @@ class RunFolder:
         ):
             raise RunFolderError(
                 f"{self.run_dir} exists and is not an empty folder.",
-                "A run is written into a folder of its own.",
+                "A run is written into its own folder.",
                 remedy="Choose another --out.",
             )
 
@@ -379,7 +379,7 @@ def is_run_folder(path: Path) -> bool:
 
 
 def _loaded_files(run_dir: Path) -> list[Path]:
-    """Those that loading reads if they are there, not hidden ones that are being written."""
+    """The files that loading reads if they are there, not hidden ones that are being written."""
     names = (*BEFORE_RUN_JSON, WEIGHTS_NAME)
     paths = [*(run_dir / name for name in names), *(run_dir / MEMBERS_NAME).rglob("*")]
     return [path for path in paths if path.name[0] != "." and path.is_file()]

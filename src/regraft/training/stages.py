@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from regraft.config import Settings, TrainSettings, resolve
 from regraft.data import (
-    SHORTEST,
+    FEWEST_TOKENS_TO_HALVE,
     HalfRows,
     Rows,
     Tokenizer,
@@ -60,7 +60,7 @@ VALIDATIONS = 8
 LOG_EVERY = 10
 
 # Fewer documents that can be halved teach nothing by contrast.
-FEWEST_DOCUMENTS = 100
+FEWEST_TO_CONTRAST = 100
 # Fewer tokens of two bytes or more are letters and scraps, not words.
 FEWEST_WORDS = 100
 
@@ -104,16 +104,16 @@ class StageSummary:
 def possible_stages(
     names: Sequence[str], *, store: TokenStore, tokenizer: Tokenizer, progress: Progress
 ) -> tuple[str, ...]:
-    """The stages that the text and the vocabulary allow; what is left out is said."""
+    """The stages that the text and the vocabulary allow; reports what is left out."""
     if not any(map(_contrasts, names)):
         return tuple(names)
     num_documents = num_divisible(store)
     short_share = 1 - num_documents / store.num_documents
     problem = None
-    if num_documents < FEWEST_DOCUMENTS:
+    if num_documents < FEWEST_TO_CONTRAST:
         problem = (
-            f"{num_documents:,} documents have {SHORTEST} tokens or more, to be cut into halves; "
-            f"contrast needs {FEWEST_DOCUMENTS}"
+            f"{num_documents:,} documents have {FEWEST_TOKENS_TO_HALVE} tokens or more, to be cut "
+            f"into halves; contrast needs {FEWEST_TO_CONTRAST}"
         )
     elif are_alike(store):
         problem = "all documents are alike, and contrast finds nothing"
@@ -122,8 +122,8 @@ def possible_stages(
         return ("language",)
     if short_share > 0:
         progress.say(
-            f"{in_percent(short_share)} of the documents have fewer than {SHORTEST} tokens and "
-            "cannot be halved: contrast leaves them out."
+            f"{in_percent(short_share)} of the documents have fewer than {FEWEST_TOKENS_TO_HALVE} "
+            "tokens and cannot be halved: contrast leaves them out."
         )
     num_words = sum(size >= 2 for size in tokenizer.token_bytes)
     if "words" in names and num_words < FEWEST_WORDS:
@@ -165,6 +165,16 @@ class _Validation:
 
 # How rows are made of documents, and what is asked about them.
 Question = tuple[Callable[[TokenStore], Rows], Objective]
+
+
+@dataclass(frozen=True)
+class _Lesson:
+    """What a stage learns from which rows, and what validation asks."""
+
+    rows: Rows
+    objective: Objective
+    questions: Mapping[str, Question]
+    is_causal: bool = False
 
 
 @dataclass(frozen=True)
@@ -301,61 +311,64 @@ def _build_stage(
     train = _train_settings(
         name, names, settings=settings, corpus=corpus, words_seconds=words_seconds
     )
+    lesson = _LESSONS[name](settings, corpus)
+    validation = _validation(
+        lesson.questions, corpus=corpus, is_causal=lesson.is_causal, progress=progress
+    )
+    return _Stage(name, lesson.rows, lesson.objective, validation, train)
+
+
+def _words_lesson(settings: Settings, corpus: Corpus) -> _Lesson:
+    max_length = resolve("pretrain", preset="bag").data.max_length
+    rows = partial(_half_rows, tokenizer=corpus.tokenizer, settings=settings, max_length=max_length)
+    return _Lesson(rows(corpus.train), contrast, {"valid": (rows, contrast)})
+
+
+def _language_lesson(settings: Settings, corpus: Corpus) -> _Lesson:
+    return _Lesson(
+        pretraining_rows(corpus.train, tokenizer=corpus.tokenizer, settings=settings),
+        build_objective(settings, tokenizer=corpus.tokenizer, sampler=_sampler(settings, corpus)),
+        _language_questions(settings, corpus),
+        is_causal=settings.objective.traits.is_causal,
+    )
+
+
+def _documents_lesson(settings: Settings, corpus: Corpus) -> _Lesson:
     rows = partial(_half_rows, tokenizer=corpus.tokenizer, settings=settings)
-    language_rows = partial(pretraining_rows, tokenizer=corpus.tokenizer, settings=settings)
-    if name == "words":
-        words = partial(rows, max_length=resolve("pretrain", preset="bag").data.max_length)
-        return _Stage(
-            name,
-            words(corpus.train),
-            contrast,
-            _validation(
-                {"valid": (words, contrast)}, corpus=corpus, is_causal=False, progress=progress
-            ),
-            train,
-        )
-    is_causal = settings.objective.traits.is_causal
-    pooling = _pooling(settings)
-    find_halves = partial(documents, pooling=pooling)
-    about_language: dict[str, Question] = {
-        asked: (language_rows, objective)
-        for asked, objective in build_validation(settings, tokenizer=corpus.tokenizer).items()
-    }
-    if name == "language":
-        return _Stage(
-            name,
-            language_rows(corpus.train),
-            build_objective(
-                settings, tokenizer=corpus.tokenizer, sampler=_sampler(settings, corpus)
-            ),
-            _validation(about_language, corpus=corpus, is_causal=is_causal, progress=progress),
-            train,
-        )
-    # All draws make one pass here: with epochs there are as many draws as epochs.
-    num_draws = settings.train.epochs or _DRAWS
-    if train.epochs is not None:
-        train = dataclasses.replace(train, epochs=1)
-    if name == "documents":
-        return _Stage(
-            name,
-            rows(corpus.train, num_draws=num_draws),
-            find_halves,
-            _validation(
-                {"valid": (rows, find_halves)}, corpus=corpus, is_causal=False, progress=progress
-            ),
-            train,
-        )
-    half_rows = rows(corpus.train, num_draws=num_draws, tells_next=True)
+    objective = partial(documents, pooling=_pooling(settings))
+    drawn = rows(corpus.train, num_draws=settings.train.epochs or _DRAWS)
+    return _Lesson(drawn, objective, {"valid": (rows, objective)})
+
+
+def _joint_lesson(settings: Settings, corpus: Corpus) -> _Lesson:
+    """Documents and language in one step."""
+    rows = partial(_half_rows, tokenizer=corpus.tokenizer, settings=settings)
+    drawn = rows(corpus.train, num_draws=settings.train.epochs or _DRAWS, tells_next=True)
+    is_causal, pooling = settings.objective.traits.is_causal, _pooling(settings)
     objective = documents_and_language(
         settings.objective,
         corruption=None if is_causal else _corruption(settings, corpus),
         sampler=_sampler(settings, corpus),
         pooling=pooling,
-        tokens_per_document=half_rows.tokens_per_document,
+        tokens_per_document=drawn.tokens_per_document,
     )
-    about: dict[str, Question] = {**about_language, "valid_documents": (rows, find_halves)}
-    validation = _validation(about, corpus=corpus, is_causal=is_causal, progress=progress)
-    return _Stage(name, half_rows, objective, validation, train)
+    about_documents: Question = (rows, partial(documents, pooling=pooling))
+    questions = {**_language_questions(settings, corpus), "valid_documents": about_documents}
+    return _Lesson(drawn, objective, questions, is_causal=is_causal)
+
+
+_LESSONS = {
+    "words": _words_lesson,
+    "language": _language_lesson,
+    "documents": _documents_lesson,
+    "documents+language": _joint_lesson,
+}
+
+
+def _language_questions(settings: Settings, corpus: Corpus) -> dict[str, Question]:
+    rows = partial(pretraining_rows, tokenizer=corpus.tokenizer, settings=settings)
+    objectives = build_validation(settings, tokenizer=corpus.tokenizer)
+    return {name: (rows, objective) for name, objective in objectives.items()}
 
 
 def _pooling(settings: Settings) -> Pooling:
@@ -403,7 +416,7 @@ def _half_rows(
 
 
 def _validation(
-    asked: Mapping[str, Question],
+    questions: Mapping[str, Question],
     *,
     corpus: Corpus,
     is_causal: bool,
@@ -411,7 +424,7 @@ def _validation(
 ) -> _Validation:
     """Questions about the documents held out; where these make no rows, about the others."""
     rows: dict[str, tuple[Rows, Objective]] = {}
-    for name, (build_rows, objective) in asked.items():
+    for name, (build_rows, objective) in questions.items():
         try:
             rows[name] = build_rows(corpus.valid), objective
         except DataError as error:
@@ -447,7 +460,9 @@ def _train_settings(
     others = [other for other in names if other != "words"]
     share = 1 / len(others)
     if name != "language":
-        train = dataclasses.replace(train, batch_size=_GROUPS_PER_STEP)
+        # All draws make one pass here: with epochs there are as many draws as epochs.
+        epochs = None if train.epochs is None else 1
+        train = dataclasses.replace(train, batch_size=_GROUPS_PER_STEP, epochs=epochs)
     if train.minutes is not None:
         minutes = (train.minutes - words_seconds / 60) * share
         return dataclasses.replace(train, minutes=minutes)
@@ -543,7 +558,7 @@ def _validation_note(found: dict[str, float]) -> str:
 
 
 def _is_validation(record: StepRecord, *, state: TrainState, settings: TrainSettings) -> bool:
-    """Did this step cross one of VALIDATIONS equal marks? The end has a validation of its own."""
+    """Did this step cross one of VALIDATIONS equal marks? The end has its own validation."""
     if settings.minutes is not None:
         now, before = state.seconds, state.seconds - record.seconds
         length = settings.minutes * 60

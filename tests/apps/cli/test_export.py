@@ -36,8 +36,8 @@ def test_export_prints_every_padding_and_the_largest_difference(classifier_dir, 
     again = run("export", classifier_dir, "--format", "hf", "--out", out)
     assert again.exit_code == 2
     assert again.stderr == (
-        f"error: {out} exists and is not an empty folder. This is written into a folder of "
-        "its own. Choose another --out.\n"
+        f"error: {out} exists and is not an empty folder. This is written into its own "
+        "folder. Choose another --out.\n"
     )
 
 

@@ -30,7 +30,7 @@ from regraft.apps.studio.models import Models
 from regraft.classifiers.attribution import Explainer
 from regraft.models.parameter_count import ledger
 from regraft.training.generation import generate
-from regraft.training.run_inspection import learned_positions
+from regraft.training.loaded_run import learned_positions
 
 SCRIPT = "A charming book. <script>document.title = 'stolen'</script>"
 TEXT = make_examples(1, seed=3)[0][0]

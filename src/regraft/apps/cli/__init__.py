@@ -2,7 +2,7 @@
 
 A command's module is imported when the command is used, and imports the library inside its
 functions, so that `regraft --help` does not load torch.
-This is the only place that catches RegraftError, and all that is none.
+This is the only place that catches RegraftError, and every other exception.
 """
 
 import importlib
@@ -33,7 +33,7 @@ class _Commands(TyperGroup):
     """Turns every failure into a message and an exit code; the details of a bug are saved."""
 
     def __init__(self, *, commands: Any, **attributes: Any) -> None:
-        """Without commands of its own, it has those of `_COMMANDS`."""
+        """Without `commands`, it has those of `_COMMANDS`."""
         super().__init__(**attributes)
         self.commands: Any = commands or _Loaded()
 

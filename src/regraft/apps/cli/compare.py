@@ -264,7 +264,7 @@ def _named_bases(words: list[str] | None) -> dict[str, Path]:
         if name in named or (number and not name):
             raise ConfigError(
                 f"Two bases are called {name!r}.",
-                "Every base after the first needs a name of its own.",
+                "Every base after the first needs its own name.",
                 remedy="Name it: --base NAME=PATH.",
             )
         named[name] = path

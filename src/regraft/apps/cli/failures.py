@@ -12,7 +12,7 @@ from pathlib import Path
 
 from regraft.errors import DiskError, DiskFullError, RegraftError
 
-# Libraries report what the system said in exceptions of their own, by these words.
+# Libraries report what the system said in their own exceptions, by these words.
 _DISK_FULL = ("No space left on device", "Disk quota exceeded")
 _NO_MEMORY = ("can't allocate memory", "bad_alloc", "Cannot allocate memory", "out of memory")
 

@@ -134,33 +134,51 @@ def fit(
         given = {**vars(amount), **vars(answering), **vars(reading), "documents": documents}
         options.refuse_repeated("fit", given, choices=overrides)
     from regraft.classifiers import fit as run
-    from regraft.classifiers import fit_again
+    from regraft.classifiers import fit_again, fit_update, fitted_data
 
     with output.progress(out) as progress:
         progress.say(f"Run folder: {out}")
-        how: dict[str, Any] = {"out": out, "resume": resume, "progress": progress}
-        how |= {} if update is not None else {"keep_baselines": test is not None}
         if update is not None:
-            result = _update(update, inputs, reading, how={**vars(answering), **how})
+            _, train = inputs.required()
+            result = fit_update(
+                update,
+                train=train,
+                valid=inputs.valid,
+                out=out,
+                data=options.data_of(fitted_data(update), reading),
+                **vars(answering),
+                resume=resume,
+                progress=progress,
+            )
         elif like is None:
             text, train = inputs.required()
-            how |= {"settings": settings, "minutes": amount.minutes, "bases": amount.bases}
-            how |= {"base": inputs.base, **vars(answering)}
-            result = run(text, train=train, valid=inputs.valid, **how)
+            result = run(
+                text,
+                train=train,
+                valid=inputs.valid,
+                out=out,
+                base=inputs.base,
+                settings=settings,
+                minutes=amount.minutes,
+                bases=amount.bases,
+                **vars(answering),
+                keep_baselines=test is not None,
+                resume=resume,
+                progress=progress,
+            )
         else:
-            how |= {"train": inputs.train, "valid": inputs.valid, "base": inputs.base}
-            result = fit_again(like, texts=inputs.text or (), **how)
+            result = fit_again(
+                like,
+                out=out,
+                texts=inputs.text or (),
+                train=inputs.train,
+                valid=inputs.valid,
+                base=inputs.base,
+                keep_baselines=test is not None,
+                resume=resume,
+                progress=progress,
+            )
         _report(result, test=test, output=output, progress=progress)
-
-
-def _update(
-    run: Path, inputs: Inputs, reading: options.SetReading, *, how: dict[str, Any]
-) -> "FitResult":
-    from regraft.classifiers import fit_update, fitted_data
-
-    _, train = inputs.required()
-    data = options.data_of(fitted_data(run), reading)
-    return fit_update(run, train=train, valid=inputs.valid, data=data, **how)
 
 
 def _check_test(test: Path, *, reading: options.SetReading) -> None:

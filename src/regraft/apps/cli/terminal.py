@@ -162,7 +162,7 @@ def show_table(
 
 
 def _least_width(columns: Sequence[str], rows: Sequence[Sequence[object]], *, wrapped: int) -> int:
-    """Of a table whose words stay whole; a longer word than most, as in a path, is folded."""
+    """The least width at which words stay whole, but for much longer ones, as in a path."""
     width = 2 + 2 * (len(columns) - 1)
     for place, cells in enumerate(zip(columns, *rows, strict=True)):
         texts = [str(cell) for cell in cells]

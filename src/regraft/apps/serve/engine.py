@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Runtime = Literal["auto", "onnx", "torch"]
 # Rounding may change a probability by so much.
 _EXACT = 1e-4
-# So many reviews one behind the other are more than any model of ours reads.
+# So many reviews in one text are more than any model of ours reads.
 _LONG_TEXT_REVIEWS = 200
 
 
@@ -122,7 +122,7 @@ def _trial_texts() -> list[str]:
 
 
 def trial_probabilities(classifier: Classifier, *, run_dir: Path) -> NDArray[np.float64]:
-    """Of the trial texts, all at once and one alone; refused if they are none."""
+    """The probabilities of trial texts, all at once and one alone; refused if they are none."""
     texts = _trial_texts()
     found = classifier.predict_proba(texts)
     alone = classifier.predict_proba(texts[:1])

@@ -57,7 +57,7 @@ class OnnxScorer:
 
     A run of the graph that several cores share costs a third more than on one of them, for short
     texts twice as much (two cores, 2026-11-17). So only one that is alone and large gets all of
-    them; otherwise each core has runs of its own.
+    them; otherwise each core has its own runs.
     """
 
     def __init__(self, graph_path: Path, *, num_classes: int) -> None:

@@ -86,7 +86,7 @@ class Trainer:
         return self.labels_path.stem.removesuffix("-labels")
 
     def _folders(self) -> list[Path]:
-        """Those named by the labels, the highest number first."""
+        """The folders named by the labels, the highest number first."""
         found = {}
         for path in self.folder.glob("*/run.json"):
             stem, _, number = path.parent.name.rpartition("-")
@@ -109,7 +109,7 @@ class Training:
     """The child process that trains, and what the page shows of it."""
 
     def __init__(self, trainer: Trainer, *, on_run: Callable[[Path], None]) -> None:
-        """`on_run` receives the folder of every finished training, in a thread of its own."""
+        """`on_run` receives the folder of every finished training, in its own thread."""
         self._trainer, self._on_run = trainer, on_run
         self._lock = threading.Lock()
         self._child: subprocess.Popen[str] | None = None

@@ -88,7 +88,7 @@ class LabelFile:
 
     @property
     def classes_path(self) -> Path:
-        """The classes have a file of their own: some may have no label yet."""
+        """The classes have their own file: some may have no label yet."""
         return self.path.with_suffix(".classes.json")
 
     def load_classes(self) -> tuple[str, ...]:

@@ -254,7 +254,7 @@ class Session:
             self._of_run = classifier.labels, probabilities_NL
 
     def _chances(self) -> Float[np.ndarray, "N C"] | None:
-        """Of every text for every class: by the run that was trained last, else as learned here."""
+        """The chances of all texts and classes: by the run trained last, else as learned here."""
         if self._of_run is None:
             return self._chances_NC
         labels, probabilities_NL = self._of_run

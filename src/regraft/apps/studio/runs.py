@@ -19,14 +19,14 @@ from regraft.comparison import REPORT_NAME, ArmsFolder, Comparison
 from regraft.config import FAMILIES, OBJECTIVES
 from regraft.errors import RegraftError
 from regraft.report import base_arm
-from regraft.runtime import counted, in_percent, read_json, sha256
+from regraft.runtime import counted, in_percent, read_json, read_object, sha256
 from regraft.training import RunInfo, is_running, read_info
 
 METRICS_NAME, PAGE_NAME = "metrics.jsonl", "report.html"
 # More would be no list that a person reads; deeper folders are not ours.
 MOST_RUNS = 1_000
 _DEEPEST = 6
-# Parts of a run or a comparison that are no runs of their own.
+# Parts of a run or a comparison that are not listed as runs.
 _INNER = {"arms", "checkpoints", "tokens"}
 # Of a long curve so much is read for one answer; the page asks on.
 MOST_CURVE_BYTES = 1 << 20
@@ -82,7 +82,7 @@ class RunsFolder:
         self._paths: dict[str, Path] = {}
 
     def rows(self) -> list[RunRow]:
-        """Those that train first, then the one that changed last; parts behind their whole."""
+        """The runs: those that train, then the one that changed last; parts after their whole."""
         wholes: list[RunRow] = []
         parts: dict[str, list[RunRow]] = {}
         for path, part_of in self._run_dirs():
@@ -210,10 +210,9 @@ def report(run_dir: Path) -> bytes:
 def read_config(run_dir: Path) -> dict[str, Any]:
     """The settings in config.json as they are; none where they cannot be read."""
     try:
-        values = read_json(run_dir / "config.json")
+        return read_object(run_dir / "config.json")
     except (OSError, ValueError):
         return {}  # what needs it will say so when the run is used
-    return values if isinstance(values, dict) else {}
 
 
 def _records(data: bytes) -> Iterator[dict[str, Any]]:
@@ -324,7 +323,7 @@ def _share(name: str, value: float) -> Score:
 
 
 def _test_score(path: Path, info: RunInfo) -> Score | None:
-    """Of the blend, where `regraft fit` was given a test file."""
+    """The score of the blend, where `regraft fit` was given a test file."""
     if info.status != "complete" or "scores" not in info.result:
         return None
     try:

@@ -140,13 +140,15 @@ def _read(text: Path, data: DataSettings) -> tuple[list[Document], dict[int, dic
 
 
 def _text_column(data: DataSettings) -> str:
-    """Of the labels: that of the texts, so that `regraft fit` reads both in one way."""
+    """The text column of the labels: that of the texts, so that fit reads both in one way."""
     return "text" if data.text_column in COLUMNS else data.text_column
 
 
 def fit_text_flags(text: Path, data: DataSettings) -> list[str]:
-    """By which `regraft fit` reads these texts. None where it cannot read both them and the labels,
-    which are UTF-8: it reads all files in one way.
+    """The flags by which `regraft fit` reads these texts.
+
+    It reads all files in one way: empty where that cannot be both theirs and that of the labels,
+    which are UTF-8.
     """
     is_utf8 = data.encoding.lower().replace("_", "-") in ("utf-8", "utf8", "utf-8-sig")
     if not is_utf8 or data.text_column != _text_column(data):

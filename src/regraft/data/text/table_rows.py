@@ -106,7 +106,7 @@ def scan_tables(
 
 
 def check_ids(paths: Sequence[Path], *, data: DataSettings, column: str) -> None:
-    """Raise DataError unless this column holds an id of its own in every row with a text.
+    """Raise DataError unless this column holds a different id in every row with a text.
 
     Reads all files once, with eight bytes of memory for a row; again to name two equal ids.
     """

@@ -40,7 +40,7 @@ Tag = TypeVar("Tag")
 
 @dataclass(frozen=True)
 class Encoded:
-    """Documents one behind the other, each from its start token to its end token."""
+    """Documents one after the other, each from its start token to its end token."""
 
     ids: Ids
     lengths: NDArray[np.int64]
@@ -181,7 +181,7 @@ def _starts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _places(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The numbers from each start on, as many as its length, one behind the other."""
+    """The numbers from each start on, as many as its length, concatenated."""
     places: NDArray[np.int64] = np.repeat(starts - _starts(lengths), lengths)
     places += np.arange(len(places))
     return places

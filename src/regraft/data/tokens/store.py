@@ -38,14 +38,20 @@ _MOST_MAPPED = 256
 _COUNT_BLOCK = 1_000_000  # tokens counted at once
 # Pairs of neighbours that are counted at once, at most.
 _MOST_PAIRS = 20_000_000
+_TOKEN_BITS = 32
+
+
+def pair_key(before: Any, here: Any) -> Any:
+    """One number for a token and the one before it; for integers or arrays of numpy or torch."""
+    return (before << _TOKEN_BITS) + here
 
 
 @dataclass(frozen=True, eq=False)
 class TokenStore:
-    """Documents, each from its start token to its end token, as if they lay one behind the other.
+    """Documents, each from its start token to its end token, as if concatenated.
 
     Document i is `read(offsets[i], offsets[i + 1])`. A part of a store is a view of the same
-    shards: `starts` says where a document begins if these lay one behind the other.
+    shards: `starts` says where a document begins if these are concatenated.
     """
 
     read_shard: Callable[[int], Ids]
@@ -128,7 +134,7 @@ class TokenStore:
         for start in range(0, self.num_tokens, _COUNT_BLOCK):
             block = self.read(start, min(start + _COUNT_BLOCK + 1, self.num_tokens))
             block = block.astype(np.int64)
-            pairs = (block[:-1] << 32) + block[1:]
+            pairs = pair_key(block[:-1], block[1:])
             found, num_found = np.unique(pairs[block[1:] != start_id], return_counts=True)
             keys, places = np.unique(np.concatenate([keys, found]), return_inverse=True)
             counts = np.bincount(places, weights=np.concatenate([counts, num_found]))
@@ -136,7 +142,7 @@ class TokenStore:
                 keys, counts = keys[counts > 1], counts[counts > 1]
         order = np.argsort(-counts, kind="stable")[:num_pairs]
         keys = keys[order[counts[order] >= min_count]]
-        return np.stack([keys >> 32, keys & 0xFFFFFFFF], axis=1)
+        return np.stack(np.divmod(keys, 1 << _TOKEN_BITS), axis=1)
 
     def split(self, *, share: float, seed: int) -> tuple["TokenStore", "TokenStore"]:
         """(rest, held out): whole documents, drawn by seed, in their order."""

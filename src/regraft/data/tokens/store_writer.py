@@ -74,7 +74,7 @@ def write_store(
     source = source_fingerprint(paths, progress=progress)
     if source is None and (part.of > 1 or is_store(store_dir)):
         raise DataError(
-            f"Standard input can be read once only, so {store_dir} cannot be gone on with.",
+            f"Standard input can be read once only, so {store_dir} cannot be continued.",
             "Parts of a store, or the rest of one, are made from files.",
             remedy="Save the text to a file, or choose another --out.",
         )

@@ -160,7 +160,7 @@ class Tokenizer:
 
     @cached_property
     def splits_at_blanks(self) -> bool:
-        """Are the ids of a text those of its chunks between blanks, one behind the other?
+        """Are the ids of a text those of its chunks between blanks, concatenated?
 
         Known of whole words, which no blank is part of. NFC composes nothing with a blank.
         """
