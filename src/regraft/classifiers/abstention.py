@@ -57,7 +57,7 @@ class Abstention:
             progress.say(f"Answers from a confidence of {point.threshold:.3f} on: {share}.")
         else:
             progress.say(
-                "Warning: no threshold reaches an accuracy of "
+                "note: no threshold reaches an accuracy of "
                 f"{100 * self.target_accuracy:g} % for certain. The best is {share}, "
                 f"from a confidence of {point.threshold:.3f} on."
             )

@@ -32,6 +32,7 @@ from regraft.data import (
     load_tokenizer,
     read_documents,
     source_fingerprint,
+    spellings_of,
     train_tokenizer,
 )
 from regraft.errors import ConfigError, DataError, RunFolderError
@@ -246,7 +247,7 @@ def fit_examples(
     check_fit_task(settings)
     check_examples(examples, watched)
     for warning in label_warnings(examples, separator=settings.data.label_separator):
-        progress.say(f"Warning: {labelled}: {warning}")
+        progress.say(f"note: {labelled}: {warning}")
     with open_run(out, resume=resume) as (folder, resume):
         return _fit(
             [*texts, labelled],
@@ -299,9 +300,20 @@ def check_examples(examples: Sequence[Example], watched: Sequence[Example]) -> N
         raise DataError(
             f"{source} has one example only of {', '.join(map(repr, rare))}.",
             "Cross-validation trains on some examples of a class and tests on others.",
-            remedy="Label one more of each, or pass --valid.",
+            remedy=f"{_meant(rare, counts)}Label one more of each, or pass --valid.",
         )
     check_labels_known(watched, labels_of(examples))
+
+
+def _meant(rare: Sequence[str], counts: Mapping[str, int]) -> str:
+    """The classes that rare ones are spelled like, as a question; empty if there are none."""
+    meant = {
+        max(names, key=lambda name: counts[name])
+        for names in spellings_of(counts)
+        if not set(rare).isdisjoint(names)
+    }
+    names = [f"{name!r} ({counts[name]:,} examples)" for name in sorted(meant) if counts[name] > 1]
+    return f"Did you mean {' and '.join(names)}? " if names else ""
 
 
 def _fit(

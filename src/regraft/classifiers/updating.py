@@ -5,6 +5,7 @@ unlabelled text nor the files of the earlier run, and never writes into its fold
 """
 
 import dataclasses
+import functools
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -73,11 +74,12 @@ def fit_update(
     which there is no answer stays, unless another is asked for.
     """
     data = data or fitted_data(run_dir)
+    load = functools.partial(load_examples, data=data, progress=progress)
     files = {"train": [str(train)], "valid": [] if valid is None else [str(valid)]}
     return update_examples(
         Path(run_dir),
-        load_examples(train, data=data),
-        watched=[] if valid is None else load_examples(valid, data=data),
+        load(train),
+        watched=[] if valid is None else load(valid),
         out=out,
         data=data,
         files=files,
@@ -113,7 +115,7 @@ def update_examples(
     all_watched, _ = merged(kept.valid, watched)
     check_examples(examples, all_watched)
     for warning in _warnings(added, relabelled, kept=kept, blend=blend):
-        progress.say(f"Warning: {warning}")
+        progress.say(f"note: {warning}")
     fingerprints = {**blend.info.fingerprints, "train": examples_fingerprint(examples)}
     if all_watched:
         fingerprints["valid"] = examples_fingerprint(all_watched)

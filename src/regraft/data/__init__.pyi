@@ -22,6 +22,7 @@ from .text.label_issues import (
     accepted_issues,
     label_warnings,
     read_label_issues,
+    spellings_of,
     write_label_issues,
 )
 from .text.lines import STANDARD_INPUT
@@ -59,6 +60,7 @@ from .text.table_rows import (
     scan_tables,
 )
 from .text.writers import (
+    DELIMITERS,
     WRITERS,
     BinaryFile,
     Column,
@@ -84,6 +86,7 @@ from .words import Span, spread_over_words, without_words, word_spans
 __all__ = [
     "ALL",
     "CORPORA",
+    "DELIMITERS",
     "IGNORED",
     "LAB_DICT_NAME",
     "READERS",
@@ -162,6 +165,7 @@ __all__ = [
     "scan_tables",
     "settled_sizes",
     "source_fingerprint",
+    "spellings_of",
     "split_examples",
     "spread_over_words",
     "subset_examples",

@@ -298,4 +298,4 @@ def _issues_note(result: FitResult) -> str:
 
 
 def _place(quoted: LabelIssue | Example) -> str:
-    return f"Row {quoted.row:,} ({quoted.id})" if quoted.id else f"Row {quoted.row:,}"
+    return f"Row {quoted.row} ({quoted.id})" if quoted.id else f"Row {quoted.row}"

@@ -252,10 +252,10 @@ def test_evaluate_warns_of_the_file_that_the_run_was_trained_on(shared_classifie
     train = shared_classifier.parent / "train.csv"
     result = run("evaluate", shared_classifier, train)
     assert result.exit_code == 0
-    assert result.stderr.startswith(f"Warning: {shared_classifier} was trained on {train}")
+    assert result.stderr.startswith(f"note: {shared_classifier} was trained on {train}")
     assert run("evaluate", shared_classifier, train, "--quiet").stderr == ""
     other = write_examples(tmp_path / "test.csv", 8, seed=9)
-    assert "Warning" not in run("evaluate", shared_classifier, other).stderr
+    assert "note:" not in run("evaluate", shared_classifier, other).stderr
 
 
 def test_evaluate_shows_its_result_before_it_waits_for_the_ledger(

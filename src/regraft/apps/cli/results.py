@@ -45,9 +45,9 @@ def show_profile(profile: "Profile") -> None:
         [
             (
                 f"{file.num_rows:,}",
-                len(file.empty_rows),
-                len(file.duplicates),
-                *file.words.values(),
+                f"{len(file.empty_rows):,}",
+                f"{len(file.duplicates):,}",
+                *(f"{length:,}" for length in file.words.values()),
                 in_percent(file.cut.share),
                 file.source,
             )
@@ -318,7 +318,7 @@ def _show_single_evaluation(evaluation: "Evaluation") -> None:
             heads,
             [
                 (
-                    f"row {error.row:,}" + (f" ({error.id})" if error.id else ""),
+                    f"row {error.row}" + (f" ({error.id})" if error.id else ""),
                     error.label,
                     error.predicted,
                     in_percent(error.probability),
