@@ -28,7 +28,7 @@ from .metrics import (
     tempered,
     unigram_entropy,
 )
-from .selective import CoveragePoint, coverage_curve, point_for_accuracy, thinned
+from .selective import CoveragePoint, coverage_curve, landmarks, point_for_accuracy, thinned
 from .significance import (
     CONFIDENCE,
     SIGNIFICANCE,
@@ -77,6 +77,7 @@ __all__ = [
     "holm_factors",
     "is_collapsed",
     "label_doubts",
+    "landmarks",
     "log_probabilities",
     "macro_f1",
     "macro_f1_interval",
