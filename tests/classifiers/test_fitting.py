@@ -140,6 +140,8 @@ def test_rows_without_text_are_left_out_and_never_issues(files, settings, tmp_pa
     how = {"out": tmp_path / "run", "settings": settings, "minutes": 0.05, "progress": said}
     result = fit(train=train, **how)
     assert f"note: {train}: left out 3 rows without text: 1, 62, 63." in said.messages
+    assert said.messages[1] == f"Run folder: {how['out']}"
+    assert "score by number of labels" in said.tasks
     assert result.num_train == 60
     assert all(issue.text.strip() for issue in read_label_issues(how["out"] / "label_issues.csv"))
     said = Recorder()
@@ -283,7 +285,8 @@ def test_bad_input_is_told(files, settings, tmp_path, monkeypatch):
     slip = tmp_path / "slip.csv"
     slip.write_text("text,label\n" + "good,pos\nbad,neg\n" * 6 + "so so,Pos\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"only of 'Pos'.* Did you mean 'pos' \(6 examples\)\?"):
-        fit([files["text"]], train=slip, **arguments)
+        fit([files["text"]], train=slip, progress=(said := Recorder()), **arguments)
+    assert said.messages == []  # no folder was made
     ids = tmp_path / "ids.csv"
     rows = "".join(f"good {row},id-{row % 5000}\n" for row in range(10_000))
     ids.write_text(f"text,label\n{rows}", encoding="utf-8")

@@ -34,6 +34,7 @@ from regraft.data import (
     source_fingerprint,
     spellings_of,
     train_tokenizer,
+    with_text,
 )
 from regraft.errors import ConfigError, DataError, RunFolderError
 from regraft.runtime import SILENT, Progress, check_files, in_percent, num_processes
@@ -245,10 +246,12 @@ def fit_examples(
         )
     abstention.check(settings.data)
     check_fit_task(settings)
+    examples, watched = (with_text(part, progress=progress) for part in (examples, watched))
     check_examples(examples, watched)
     for warning in label_warnings(examples, separator=settings.data.label_separator):
         progress.say(f"note: {labelled}: {warning}")
     with open_run(out, resume=resume) as (folder, resume):
+        progress.say(f"Run folder: {folder.run_dir}")
         return _fit(
             [*texts, labelled],
             examples=examples,

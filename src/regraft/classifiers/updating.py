@@ -44,6 +44,7 @@ from regraft.data import (
     label_warnings,
     labels_of,
     load_examples,
+    with_text,
 )
 from regraft.errors import RunFolderError
 from regraft.runtime import SILENT, Progress
@@ -103,6 +104,7 @@ def update_examples(
 ) -> FitResult:
     """The same for examples in memory; `files` is where they come from."""
     start = time.perf_counter()
+    added, watched = (with_text(part, progress=progress) for part in (added, watched))
     fitted_data(run_dir)  # refuses what is no such run
     blend = Blend.load(run_dir)
     check_task(data, supported=[blend.task], by=f"{run_dir} (--update)")
@@ -127,6 +129,7 @@ def update_examples(
         fingerprints=fingerprints,
     )
     with open_run(out, resume=resume) as (folder, resume):
+        progress.say(f"Run folder: {folder.run_dir}")
         folder.start(info, settings=blend.settings, tokenizer=blend.tokenizer, resume=resume)
         if (finished := read_finished(folder)) is not None:
             progress.say(f"{folder.run_dir} is complete already.")
