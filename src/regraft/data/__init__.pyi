@@ -25,7 +25,7 @@ from .text.label_issues import (
     spellings_of,
     write_label_issues,
 )
-from .text.lines import STANDARD_INPUT
+from .text.lines import STANDARD_INPUT, near_file
 from .text.profile import Profile, profile
 from .text.readers import (
     READERS,
@@ -34,6 +34,7 @@ from .text.readers import (
     load_examples,
     read_documents,
     register_reader,
+    with_text,
 )
 from .text.records import (
     VALID_SHARE,
@@ -142,6 +143,7 @@ __all__ = [
     "labels_of",
     "load_examples",
     "load_tokenizer",
+    "near_file",
     "normalised",
     "num_divisible",
     "numbered_tokenizer",
@@ -172,6 +174,7 @@ __all__ = [
     "subset_numbers",
     "synthetic_reviews",
     "train_tokenizer",
+    "with_text",
     "without_duplicates",
     "without_surrogates",
     "without_words",

@@ -3,6 +3,7 @@
 import itertools
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -116,6 +117,7 @@ def fit(
       regraft predict runs/reviews new.csv
       regraft fit --update runs/reviews --train more.csv --out runs/more
     """
+    start = time.perf_counter()
     if test is not None:
         # Now, and not after all the minutes.
         _check_test(test, reading=reading)
@@ -137,7 +139,6 @@ def fit(
     from regraft.classifiers import fit_again
 
     with output.progress(out) as progress:
-        progress.say(f"Run folder: {out}")
         how: dict[str, Any] = {"out": out, "resume": resume, "progress": progress}
         how |= {} if update is not None else {"keep_baselines": test is not None}
         if update is not None:
@@ -150,7 +151,7 @@ def fit(
         else:
             how |= {"train": inputs.train, "valid": inputs.valid, "base": inputs.base}
             result = fit_again(like, texts=inputs.text or (), **how)
-        _report(result, test=test, output=output, progress=progress)
+        _report(result, test=test, start=start, output=output, progress=progress)
 
 
 def _update(
@@ -164,8 +165,12 @@ def _update(
 
 
 def _check_test(test: Path, *, reading: options.SetReading) -> None:
+    from regraft.data import near_file
+
     if not test.exists():
-        raise DataError(f"There is no file {test}.", remedy="Check the path of --test.")
+        near = near_file(test)
+        hint = "" if near is None else f"Did you mean {near}? "
+        raise DataError(f"There is no file {test}.", remedy=f"{hint}Check the path of --test.")
     if reading.label_separator is not None:
         raise ConfigError(
             "--test compares classifiers of one label per text.",
@@ -196,9 +201,17 @@ def _next_folder(run: Path) -> Path:
 
 
 def _report(
-    result: "FitResult", *, test: Path | None, output: options.Output, progress: Progress
+    result: "FitResult",
+    *,
+    test: Path | None,
+    start: float,
+    output: options.Output,
+    progress: Progress,
 ) -> None:
-    """Open the test file, if there is one, write the report and print the result."""
+    """Open the test file, if there is one, write the report and print the result.
+
+    The time printed is that since `start`, with the report; of a resumed run, that of the recipe.
+    """
     from regraft.classifiers import class_words, remove_baselines
     from regraft.comparison import compare_fitted
     from regraft.report import comparison_to_dict, write_fit_report
@@ -209,10 +222,12 @@ def _report(
         tested = compare_fitted(
             run_dir, test=test, texts=result.files["text"], command=command, progress=progress
         )
+    progress.start("write the report", total=None)
     words = class_words(run_dir)
     report = write_fit_report(
         result, tested, run_dir / "report", class_words=words, command=command
     )
+    progress.finish()
     remove_baselines(run_dir)
     if output.json:
         values = result.to_dict()
@@ -220,5 +235,6 @@ def _report(
             values["test"] = comparison_to_dict(tested)
         terminal.show_json({**values, "report": str(report["report.html"])})
     elif not output.quiet:
-        results.show_fitted(result, tested=tested)
+        seconds = max(result.seconds, time.perf_counter() - start)
+        results.show_fitted(result, tested=tested, seconds=seconds)
         terminal.show_line(f"Report: {report['report.html']}")

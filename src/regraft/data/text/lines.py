@@ -33,12 +33,18 @@ def check_present(path: Path) -> None:
     try:
         if path == STANDARD_INPUT or path.exists():
             return
-        siblings = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = near_file(path)
     except OSError as error:  # a name too long, a folder that may not be read
         raise _read_error(path, error) from error
-    near = difflib.get_close_matches(path.name, siblings, n=1)
-    hint = f"Did you mean {str(path.with_name(near[0]))!r}?" if near else "Check the path."
+    hint = "Check the path." if near is None else f"Did you mean {str(near)!r}?"
     raise DataError(f"There is no file or folder {str(path)!r}.", remedy=hint)
+
+
+def near_file(path: Path) -> Path | None:
+    """The file or folder next to a missing one whose name is nearest."""
+    siblings = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, siblings, n=1)
+    return path.with_name(near[0]) if near else None
 
 
 @contextlib.contextmanager

@@ -151,26 +151,29 @@ def label_names(row: Row, *, data: DataSettings) -> tuple[str, ...]:
 def load_examples(
     path: str | Path, *, data: DataSettings, progress: Progress = SILENT
 ) -> list[Example]:
-    """The examples of one file or folder that have a text; DataError if all texts are empty.
-
-    Those without a text teach nothing and cannot be scored: one message names their rows.
-    """
+    """The examples of one file or folder that have a text; DataError if all texts are empty."""
     say_memory([Path(path)], progress=progress)
-    examples, blank_rows = [], []
-    for example in read_examples(path, data=data):
-        if example.text.strip():
-            examples.append(example)
-        else:
-            blank_rows.append(example.row)
+    examples = with_text(read_examples(path, data=data), progress=progress)
     if not examples:
         raise all_empty_error(Path(path), data=data)
-    if blank_rows:
-        rows = counted(len(blank_rows), "row")
-        progress.say(
-            f"note: {source_name(Path(path))}: left out {rows} without text: "
-            f"{listed_rows(blank_rows)}."
-        )
     return examples
+
+
+def with_text(examples: Iterable[Example], *, progress: Progress = SILENT) -> list[Example]:
+    """Those that have a text; one message names the rows of the others.
+
+    An example without a text teaches nothing and cannot be scored.
+    """
+    kept: list[Example] = []
+    blank: list[Example] = []
+    for example in examples:
+        (kept if example.text.strip() else blank).append(example)
+    if blank and kept:
+        rows = listed_rows([example.row for example in blank])
+        progress.say(
+            f"note: {kept[0].source}: left out {counted(len(blank), 'row')} without text: {rows}."
+        )
+    return kept
 
 
 def listed_rows(rows: Sequence[int]) -> str:
