@@ -251,7 +251,8 @@ def fit_examples(
     for warning in label_warnings(examples, separator=settings.data.label_separator):
         progress.say(f"note: {labelled}: {warning}")
     with open_run(out, resume=resume) as (folder, resume):
-        progress.say(f"Run folder: {folder.run_dir}")
+        if files:  # else the folder is a temporary one
+            progress.say(f"Run folder: {folder.run_dir}")
         return _fit(
             [*texts, labelled],
             examples=examples,

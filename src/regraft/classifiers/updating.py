@@ -129,7 +129,8 @@ def update_examples(
         fingerprints=fingerprints,
     )
     with open_run(out, resume=resume) as (folder, resume):
-        progress.say(f"Run folder: {folder.run_dir}")
+        if files:  # else the folder is a temporary one
+            progress.say(f"Run folder: {folder.run_dir}")
         folder.start(info, settings=blend.settings, tokenizer=blend.tokenizer, resume=resume)
         if (finished := read_finished(folder)) is not None:
             progress.say(f"{folder.run_dir} is complete already.")
