@@ -1,10 +1,12 @@
 """Jobs for tests of runtime/jobs: a child process can import this module by its name."""
 
+import atexit
 import os
 import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from regraft.runtime.jobs import results
 from regraft.runtime.progress import SILENT, Progress
@@ -38,6 +40,17 @@ class Sleeping:
     def run(self, *, progress: Progress = SILENT) -> None:
         (self.folder / str(os.getpid())).touch()
         time.sleep(3_600)
+
+
+@dataclass(frozen=True)
+class SlowToEnd:
+    """A job after which the process takes long to end."""
+
+    seconds: ClassVar[float] = 120.0
+
+    def run(self, *, progress: Progress = SILENT) -> int:
+        atexit.register(time.sleep, self.seconds)
+        return os.getpid()
 
 
 @dataclass(frozen=True)

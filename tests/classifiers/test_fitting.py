@@ -14,7 +14,7 @@ from regraft.apps.cli import app
 from regraft.classifiers.base import load_classifier
 from regraft.classifiers.fit_result import FitResult
 from regraft.classifiers.fitting import fit, fit_again
-from regraft.classifiers.scoring import Evaluation, score_classifier
+from regraft.classifiers.scoring import Evaluation, evaluate, score_classifier
 from regraft.config.resolution import resolve
 from regraft.config.schema import Settings
 from regraft.data.synthetic import synthetic_reviews
@@ -130,6 +130,23 @@ def test_target_accuracy_leaves_labels_empty(files, settings, tmp_path):
     assert json.loads(answer.stdout)[0]["predicted_label"] is None
     with pytest.raises(ConfigError):
         fit(train=files["train"], out=out, settings=settings, abstain_below=2)
+
+
+def test_rows_without_text_are_left_out_and_never_issues(files, settings, tmp_path):
+    train = tmp_path / "train.jsonl"
+    blank = '{"text": " ", "label": "positive"}\n'
+    train.write_text(blank + files["train"].read_text() + 2 * blank, encoding="utf-8")
+    said = Recorder()
+    how = {"out": tmp_path / "run", "settings": settings, "minutes": 0.05, "progress": said}
+    result = fit(train=train, **how)
+    assert f"note: {train}: left out 3 rows without text: 1, 62, 63." in said.messages
+    assert said.messages[1] == f"Run folder: {how['out']}"
+    assert "score by number of labels" in said.tasks
+    assert result.num_train == 60
+    assert all(issue.text.strip() for issue in read_label_issues(how["out"] / "label_issues.csv"))
+    said = Recorder()
+    assert evaluate(how["out"], train, progress=said).num_examples == 60
+    assert any("3 rows without text" in message for message in said.messages)
 
 
 def test_loaded_classifier_says_what_the_members_say_by_weight(fitted, files):
@@ -265,6 +282,11 @@ def test_bad_input_is_told(files, settings, tmp_path, monkeypatch):
     )
     with pytest.raises(DataError, match="one example only of 'mixed'"):
         fit([files["text"]], train=lonely, **arguments)
+    slip = tmp_path / "slip.csv"
+    slip.write_text("text,label\n" + "good,pos\nbad,neg\n" * 6 + "so so,Pos\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"only of 'Pos'.* Did you mean 'pos' \(6 examples\)\?"):
+        fit([files["text"]], train=slip, progress=(said := Recorder()), **arguments)
+    assert said.messages == []  # no folder was made
     ids = tmp_path / "ids.csv"
     rows = "".join(f"good {row},id-{row % 5000}\n" for row in range(10_000))
     ids.write_text(f"text,label\n{rows}", encoding="utf-8")

@@ -451,3 +451,40 @@ def test_ids_of_its_own_in_every_row_pass(ask, tmp_path):
 def test_ids_of_a_stream_are_refused(ask):
     with pytest.raises(ConfigError, match="--id-column id cannot be checked in standard input"):
         predict_to_stream(replace(ask(Path("-")), id_column="id"), io.BytesIO(), ending=".csv")
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("delimiter", [";", "|", "\t"])
+def test_csv_keeps_delimiter_and_byte_order_mark(ask, tmp_path, delimiter, mark):
+    rows = [f'{n}{delimiter}"{text}, a; b|c\nd"' for n, (text, _) in enumerate(make_examples(40))]
+    source = write(tmp_path / "in.csv", mark + "\n".join([f"id{delimiter}text", *rows]) + "\n")
+    task, whole = ask(source), tmp_path / "out.csv"
+    for _ in range(2):  # the second replaces the first
+        predict_to_file(task, whole)
+    content = whole.read_text(encoding="utf-8")
+    assert content.startswith(mark + delimiter.join(["id", "text", *ADDED]) + "\n")
+    table = list(csv.reader(io.StringIO(content.removeprefix(mark)), delimiter=delimiter))
+    assert [row[0] for row in table[1:]] == [str(n) for n in range(40)]
+    parts = [tmp_path / f"part-{number}.csv" for number in (1, 2)]
+    for number, part in enumerate(parts, start=1):
+        predict_to_file(task, part, part=Part(number, 2))
+        predict_to_file(task, part, part=Part(number, 2))
+    assert b"".join(part.read_bytes() for part in parts) == whole.read_bytes()
+    resumed = tmp_path / "resumed.csv"
+    with pytest.raises(StopError):
+        predict_to_file(stop_after(task, 3), resumed)
+    predict_to_file(task, resumed, resume=True)
+    assert resumed.read_bytes() == whole.read_bytes()
+    predict_to_file(task, tmp_path / "out.tsv")
+    assert (tmp_path / "out.tsv").read_text(encoding="utf-8").startswith("id\ttext\t")
+
+
+def test_rows_left_without_a_label_are_counted(ask, tmp_path):
+    task = replace(ask(five(tmp_path)), abstain_below=0.999)
+    found = predict_to_file(task, tmp_path / "out.xlsx")
+    assert (found.num_texts, found.num_abstained, found.abstain_below) == (3, 3, 0.999)
+    sheet = openpyxl.load_workbook(tmp_path / "out.xlsx").active
+    assert [cell.number_format for cell in sheet[2]][-3:] == ["0.000000"] * 3
+    target = io.BytesIO()
+    assert predict_to_stream(task, target, ending=".csv").num_abstained == 3
+    assert predict_to_file(ask(five(tmp_path)), tmp_path / "out.csv").num_abstained == 0

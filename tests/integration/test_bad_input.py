@@ -61,13 +61,13 @@ UNREADABLE: dict[str, tuple[str, bytes, str]] = {
     "wrong encoding": (
         "a.csv",
         "text,label\nfine,positive\ncafé,negative\n".encode("latin-1"),
-        "{file} row 3 is not utf-8: byte 0xe9 at offset 28 (invalid continuation byte). "
+        "{file} line 3 is not utf-8: byte 0xe9 at offset 28 (invalid continuation byte). "
         "Convert the file to UTF-8, or pass --encoding latin-1.",
     ),
     "NUL byte": (
         "a.csv",
         b"text,label\nfine,positive\nb\0d,negative\n",
-        "{file} row 3 contains a NUL byte. The file is binary, damaged, or in UTF-16. "
+        "{file} line 3 contains a NUL byte. The file is binary, damaged, or in UTF-16. "
         "Convert it to text, or pass --encoding utf-16.",
     ),
     "ragged row": (
@@ -79,7 +79,7 @@ UNREADABLE: dict[str, tuple[str, bytes, str]] = {
     "unclosed quote": (
         "a.csv",
         b'text,label\nfine,positive\n"bad,negative\nmore,positive\n',
-        "{file} row 3 opens a quote that is never closed. Everything up to row 4 is inside it. "
+        "{file} line 3 opens a quote that is never closed. Everything up to line 4 is inside it. "
         'Close it, or write a quote inside a quoted text twice ("").',
     ),
     "invalid JSON": (
@@ -120,7 +120,7 @@ UNREADABLE: dict[str, tuple[str, bytes, str]] = {
     "lines that end as on an old Mac": (
         "a.csv",
         b"text,label\rfine,positive\rbad,negative\r",
-        "{file} row 1 contains a carriage return outside quotes. Lines end with a newline, "
+        "{file} line 1 contains a carriage return outside quotes. Lines end with a newline, "
         "optionally after a carriage return. Convert the line endings of the file.",
     ),
     "unknown extension": (
@@ -256,7 +256,7 @@ def test_encoding_that_is_offered_reads_the_file(shared_classifier: Path, tmp_pa
 
 def test_standard_input_is_named_in_errors(shared_classifier: Path) -> None:
     result = CliRunner().invoke(app, ["predict", str(shared_classifier), "-"], input=b"\xe9t\xe9\n")
-    assert refusal(result).startswith("standard input row 1 is not utf-8: byte 0xe9 at offset 0")
+    assert refusal(result).startswith("standard input line 1 is not utf-8: byte 0xe9 at offset 0")
 
 
 def test_text_longer_than_the_model_is_cut_and_told(

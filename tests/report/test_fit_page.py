@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -170,7 +171,12 @@ def test_fit_report_shows_what_held_out_examples_say(run_dir: Path):
     texts = page, paths["report.md"].read_text(encoding="utf-8")
     for text in texts:
         assert "negative (4 texts): dull +1.25; against: good" in text
-        for fact in ("400 more labels", "Row 17 (r-17)", "A dull book.", "0.800"):
+        assert "With 800 labels instead of 400, expect 82.0 to 86.0 %" in text.replace(
+            "\N{NO-BREAK SPACE}", " "
+        )
+        plain = " ".join(re.sub("<[^>]+>|[|]", " ", text).split())
+        assert "50 % 97.0 % 0.900" in plain.replace("\N{NO-BREAK SPACE}", " ")
+        for fact in ("Row 17 (r-17)", "A dull book.", "0.800"):
             assert fact in text
         for title in ("Confusion matrix", "Calibration", "Most confident errors"):
             assert title in text

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from conftest import Recorder
-from sample_jobs import Counting, Killed, Square, Where
+from sample_jobs import Counting, Killed, SlowToEnd, Square, Where
 
 from regraft.errors import ConfigError, TrainingError
-from regraft.runtime.jobs import cluster_size, results
+from regraft.runtime.jobs import cluster_size, end_workers, results
 from regraft.runtime.progress import SILENT
 
 
@@ -121,6 +121,18 @@ def test_jobs_in_processes_give_the_same() -> None:
     )
     assert sorted(square for square, _ in found) == [0, 1, 4, 9]
     assert os.getpid() not in {process for _, process in found}
+
+
+def test_processes_that_wait_for_jobs_are_ended_at_once() -> None:
+    """At exit Python would wait until they have unloaded their libraries."""
+    for _ in range(2):  # later jobs get new ones
+        how = {"num_jobs": 2, "num_threads": 1, "cluster": None, "progress_of": lambda _: SILENT}
+        outcomes = list(results([SlowToEnd(), SlowToEnd()], **how))
+        start = time.monotonic()
+        end_workers()
+        assert time.monotonic() - start < SlowToEnd.seconds / 2
+        assert not any(is_alive(process) for process in outcomes)
+    end_workers()
 
 
 def test_killed_process_is_told() -> None:

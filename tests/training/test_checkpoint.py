@@ -141,7 +141,7 @@ def test_damage_falls_back_to_the_checkpoint_before(two, name, damage):
     assert two.load(state, progress=recorder) == {"after": 2}
     assert state.step == 2
     (message,) = recorder.messages
-    assert message.startswith("Warning: The checkpoint")
+    assert message.startswith("note: The checkpoint")
     assert "00000004 is damaged" in message
     # And what was lost is trained again, to the same end.
     straight = new_state()

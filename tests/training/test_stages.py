@@ -284,7 +284,7 @@ def test_text_that_contrast_cannot_use_goes_on_to_language(
     progress = Recorder()
     settings = settings_of("lab", TOGETHER, **{"train.valid_share": 0})
     result = pretrain([path], out=tmp_path / "run", settings=settings, progress=progress)
-    assert any(f"Warning: {problem}" in message for message in progress.messages)
+    assert any(f"note: {problem}" in message for message in progress.messages)
     assert [stage["name"] for stage in result.stages] == ["language"]
 
 

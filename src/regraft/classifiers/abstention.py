@@ -52,14 +52,16 @@ class Abstention:
             curve, self.target_accuracy, num_examples=num_examples
         )
         coverage = in_percent(point.coverage, digits=0)
-        share = f"{in_percent(point.accuracy)} on {coverage} of the held-out examples"
+        share = f"on held-out examples, {coverage} of them, {in_percent(point.accuracy)} right"
         if is_reached:
-            progress.say(f"Answers from a confidence of {point.threshold:.3f} on: {share}.")
+            progress.say(
+                f"It answers when its confidence is at least {point.threshold:.3f}: {share}."
+            )
         else:
             progress.say(
-                "Warning: no threshold reaches an accuracy of "
-                f"{100 * self.target_accuracy:g} % for certain. The best is {share}, "
-                f"from a confidence of {point.threshold:.3f} on."
+                "note: no threshold reaches an accuracy of "
+                f"{100 * self.target_accuracy:g} % for certain. The best is a confidence of at "
+                f"least {point.threshold:.3f}: {share}."
             )
         return point.threshold
 

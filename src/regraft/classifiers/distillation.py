@@ -119,7 +119,9 @@ def distill(
         )
     classifier = load_classifier(teacher)
     check_task(classifier.data, by="`regraft distill`")
-    examples = None if valid is None else load_examples(valid, data=classifier.data)
+    examples = (
+        None if valid is None else load_examples(valid, data=classifier.data, progress=progress)
+    )
     RunFolder(Path(out)).check_free(resume=resume)
     documents = _texts(texts, settings=settings, progress=progress)
     if base is None:

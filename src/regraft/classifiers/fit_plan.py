@@ -163,13 +163,13 @@ class FitLimit:
         if minutes is not None and not 0 < minutes <= MOST_MINUTES:
             raise ConfigError(
                 f"--minutes is {minutes:g}.",
-                f"It is more than 0 and at most {MOST_MINUTES:,}.",
+                f"It must be more than 0 and at most {MOST_MINUTES:,}.",
                 remedy="Use at least one minute, and half an hour for a large text.",
             )
         if bases is not None and not 0 < bases <= MOST_GIVEN_BASES:
             raise ConfigError(
                 f"--bases is {bases}.",
-                f"It is at least 1 and at most {MOST_GIVEN_BASES}.",
+                f"It must be at least 1 and at most {MOST_GIVEN_BASES}.",
                 remedy=f"Use about {MOST_BASES}: each further base adds less.",
             )
         if minutes is None and bases is None:

@@ -37,7 +37,9 @@ from regraft.data import (
     load_tokenizer,
     read_documents,
     source_fingerprint,
+    spellings_of,
     train_tokenizer,
+    with_text,
 )
 from regraft.errors import ConfigError, DataError, RunFolderError
 from regraft.runtime import SILENT, Progress, check_files, in_percent, num_processes
@@ -248,10 +250,15 @@ def fit_examples(
         )
     abstention.check(settings.data)
     check_fit_task(settings)
+    examples, valid_examples = (
+        with_text(part, progress=progress) for part in (examples, valid_examples)
+    )
     check_examples(examples, valid_examples)
     for warning in label_warnings(examples, separator=settings.data.label_separator):
-        progress.say(f"Warning: {labelled}: {warning}")
+        progress.say(f"note: {labelled}: {warning}")
     with open_run(out, resume=resume) as (folder, resume):
+        if files:  # else the folder is a temporary one
+            progress.say(f"Run folder: {folder.run_dir}")
         return _fit(
             [*texts, labelled],
             examples=examples,
@@ -303,9 +310,20 @@ def check_examples(examples: Sequence[Example], valid_examples: Sequence[Example
         raise DataError(
             f"{source} has one example only of {', '.join(map(repr, rare))}.",
             "Cross-validation trains on some examples of a class and tests on others.",
-            remedy="Label one more of each, or pass --valid.",
+            remedy=f"{_meant(rare, counts)}Label one more of each, or pass --valid.",
         )
     check_labels_known(valid_examples, labels_of(examples))
+
+
+def _meant(rare: Sequence[str], counts: Mapping[str, int]) -> str:
+    """The classes that rare ones are spelled like, as a question; empty if there are none."""
+    meant = {
+        max(names, key=lambda name: counts[name])
+        for names in spellings_of(counts)
+        if not set(rare).isdisjoint(names)
+    }
+    names = [f"{name!r} ({counts[name]:,} examples)" for name in sorted(meant) if counts[name] > 1]
+    return f"Did you mean {' and '.join(names)}? " if names else ""
 
 
 def _fit(

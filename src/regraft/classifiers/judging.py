@@ -41,8 +41,7 @@ def judge(
     write_label_issues(run_dir / ISSUES_NAME, issues)
     confidence = [] if held_out.has_label_sets else held_out.blend_NC.max(axis=1).tolist()
     KeptExamples(examples, valid_examples, _answers(held_out, labels), confidence).save(run_dir)
-    progress.say("Measuring how the score grows with the number of labels.")
-    curve = () if valid_examples else label_curve(held_out, weights=weights)
+    curve = () if valid_examples else label_curve(held_out, weights=weights, progress=progress)
     coverage: tuple[CoveragePoint, ...] = ()
     if not held_out.has_label_sets:
         coverage = coverage_curve(held_out.blend_NC, held_out.targets)

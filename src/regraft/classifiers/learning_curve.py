@@ -13,6 +13,7 @@ from jaxtyping import Float
 from regraft.classifiers.held_out import HeldOut
 from regraft.classifiers.logistic import most_folds, strata, subset_probabilities
 from regraft.classifiers.weights import adjusted, blended
+from regraft.runtime import SILENT, Progress
 from regraft.stats import Interval, score_interval
 
 # Parts of the training examples of each fold that members are fitted on again.
@@ -40,7 +41,9 @@ class LabelPoint:
         return cls(**{**values, "accuracy": Interval(**values["accuracy"])})
 
 
-def label_curve(held_out: HeldOut, *, weights: Mapping[str, float]) -> tuple[LabelPoint, ...]:
+def label_curve(
+    held_out: HeldOut, *, weights: Mapping[str, float], progress: Progress = SILENT
+) -> tuple[LabelPoint, ...]:
     """Points measured with parts of the labels, then forecasts; empty with too few labels.
 
     `held_out` is about folds. Members with non-zero weight are fitted again on nested parts of the
@@ -54,6 +57,7 @@ def label_curve(held_out: HeldOut, *, weights: Mapping[str, float]) -> tuple[Lab
         return ()
     active = [name for name, weight in weights.items() if weight > 0]
     chances = []
+    progress.start("score by number of labels", total=len(active) * num_folds)
     for name in active:
         member = held_out.members[name]
         parts_SNC = subset_probabilities(
@@ -64,8 +68,10 @@ def label_curve(held_out: HeldOut, *, weights: Mapping[str, float]) -> tuple[Lab
             num_classes=len(member.labels),
             num_folds=num_folds,
             seed=held_out.seed,
+            progress=progress,
         )
         chances.append([*parts_SNC, held_out.of(name)])
+    progress.finish()
     weights_M = np.array([weights[name] for name in active])
     shares_SN = np.stack(
         [

@@ -409,10 +409,11 @@ def subset_probabilities(
     num_classes: int,
     num_folds: int,
     seed: int,
+    progress: Progress = SILENT,
 ) -> Float[np.ndarray, "S N C"]:
     """Held-out probabilities with fewer training rows: nested, stratified parts of every fold.
 
-    Rows and folds are those of `tune`.
+    Rows and folds are those of `tune`. The progress advances by one for each fold.
     """
     folds_N = stratified_folds(targets, num_folds=num_folds, seed=seed)
     chances_SNC = np.zeros((len(sizes), len(targets), num_classes))
@@ -422,6 +423,7 @@ def subset_probabilities(
             part = order[:size]
             fitted = _fit(rows[part], targets[part], strength, seed=seed)
             chances_NC[folds_N == fold] = _probabilities(fitted, rows[folds_N == fold], num_classes)
+        progress.advance()
     return chances_SNC
 
 

@@ -22,6 +22,7 @@ from regraft.classifiers.base import Classifier, load_classifier, prediction, ru
 from regraft.classifiers.journal import ChunkAnswer, Journal
 from regraft.config import DataSettings
 from regraft.data import (
+    DELIMITERS,
     BinaryFile,
     Column,
     Content,
@@ -56,12 +57,17 @@ PROBABILITY_COLUMN = "predicted_probability"
 
 @dataclass(frozen=True)
 class TablePrediction:
-    """What was predicted: `num_rows` rows, of which `num_texts` have a text."""
+    """What was predicted: `num_rows` rows, of which `num_texts` have a text.
+
+    Of these, `num_abstained` have no label, as their confidence is below `abstain_below`.
+    """
 
     out: str | None
     num_rows: int
     num_texts: int
     num_cut: int
+    num_abstained: int = 0
+    abstain_below: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -97,6 +103,16 @@ class Answers:
             if names.isdisjoint(column.name + suffix for column in columns):
                 return tuple(Column(column.name + suffix, column.kind) for column in columns)
         raise AssertionError("there is always a free number")
+
+    @property
+    def least_confidence(self) -> float | None:
+        """The confidence below which a text gets no label; a set of labels may be empty anyway."""
+        return None if self.thresholds else self.abstain_below
+
+    def num_abstained(self, answer: ChunkAnswer) -> int:
+        """How many texts of a chunk get no label."""
+        least = self.least_confidence
+        return 0 if least is None else int((answer.probabilities_NC.max(axis=1) < least).sum())
 
     def cells(self, probabilities: Sequence[float]) -> list[Any]:
         """The cells of one row; all None for a row without text."""
@@ -172,7 +188,7 @@ def predict_to_stream(
     chunk_rows = CHUNK_ROWS if scan is None else _chunk_rows(scan)
     rows, answers = read_table_rows(task.paths, data=task.data), task.answers(ending)
     writer: Writer | None = None
-    num_rows = num_texts = num_cut = 0
+    num_rows = num_texts = num_cut = num_abstained = 0
     is_shown = scan is not None
     if scan is not None:
         progress.start("predict", total=scan.num_rows)
@@ -188,13 +204,16 @@ def predict_to_stream(
         file.flush()
         num_rows, num_cut = num_rows + len(chunk), num_cut + answer.num_cut
         num_texts += sum(map(_has_text, chunk))
+        num_abstained += answers.num_abstained(answer)
         if is_shown:
             progress.advance(len(chunk), note=f"{num_rows:,} rows")
     if is_shown:
         progress.finish()
     assert writer is not None, "a table without rows was refused"
     writer.close()
-    return _ended(task, TablePrediction(None, num_rows, num_texts, num_cut), progress=progress)
+    counts = (num_rows, num_texts, num_cut, num_abstained)
+    summary = TablePrediction(None, *counts, answers.least_confidence)
+    return _ended(task, summary, progress=progress)
 
 
 def predict_to_file(
@@ -240,9 +259,16 @@ def predict_to_file(
         if journal.open(resume=resume):
             progress.say("Starting over; --resume would have continued the unfinished output.")
         job.predict(journal, progress=progress)
-        num_texts = job.write(journal, progress=progress)
+        num_texts, num_abstained = job.write(journal, progress=progress)
         journal.remove()
-    summary = TablePrediction(str(out), journal.num_rows, num_texts, journal.num_cut)
+    summary = TablePrediction(
+        str(out),
+        journal.num_rows,
+        num_texts,
+        journal.num_cut,
+        num_abstained,
+        task.answers(ending).least_confidence,
+    )
     return _ended(task, summary, progress=progress)
 
 
@@ -285,22 +311,27 @@ class _FileJob:
             progress.finish()
         check_state(self.task.paths, self.scan.state)
 
-    def write(self, journal: Journal, *, progress: Progress) -> int:
-        """Write the output; the number of rows with text."""
-        num_texts = 0
+    def write(self, journal: Journal, *, progress: Progress) -> tuple[int, int]:
+        """Write the output; the number of rows with text, and of those without a label."""
+        num_texts = num_abstained = 0
 
         def write(file: IO[bytes]) -> None:
-            nonlocal num_texts
+            nonlocal num_texts, num_abstained
             with _compressed(file, self.out) as target:
                 has_header = self.part.number == 1
                 writer = open_writer(
-                    self.ending, target, columns=self.columns, has_header=has_header
+                    self.ending,
+                    target,
+                    columns=self.columns,
+                    has_header=has_header,
+                    dialect=self.scan.dialect,
                 )
                 answers = self.task.answers(self.ending)
                 for chunk, answer in zip(self.chunks(), journal.answers(), strict=True):
                     rows = _table_rows(chunk, answer, columns=self.scan.columns, answers=answers)
                     writer.write(rows)
                     num_texts += sum(map(_has_text, chunk))
+                    num_abstained += answers.num_abstained(answer)
                     progress.advance(len(chunk))
                 writer.close()
             check_state(self.task.paths, self.scan.state)
@@ -308,7 +339,7 @@ class _FileJob:
         progress.start("write", total=journal.num_rows)
         write_whole(self.out, write, inputs=self.task.inputs)
         progress.finish()
-        return num_texts
+        return num_texts, num_abstained
 
 
 def _scan(task: TableTask, *, ending: str, progress: Progress) -> TableScan:
@@ -438,7 +469,10 @@ def _check_ours(out: Path, *, ending: str, num_columns: int, has_header: bool) -
     if not out.is_file() or not out.stat().st_size:
         return
     try:
-        is_ours = _is_ours(out, ending=ending, num_columns=num_columns, has_header=has_header)
+        is_ours = any(
+            _is_ours(first_cells(out, ending=ending, delimiter=sign), num_columns, has_header)
+            for sign in (DELIMITERS if ending == ".csv" else ",")
+        )
     except (DataError, OSError, UnicodeDecodeError, csv.Error):
         is_ours = False
     if not is_ours:
@@ -449,8 +483,7 @@ def _check_ours(out: Path, *, ending: str, num_columns: int, has_header: bool) -
         )
 
 
-def _is_ours(out: Path, *, ending: str, num_columns: int, has_header: bool) -> bool:
-    cells = first_cells(out, ending=ending)
+def _is_ours(cells: Sequence[str] | None, num_columns: int, has_header: bool) -> bool:
     if cells is None or any(cell.startswith(LABEL_COLUMN) for cell in cells):
         return True
     # The second of several parts has no header, but probabilities in its last column.

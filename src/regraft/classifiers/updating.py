@@ -5,6 +5,7 @@ unlabelled text nor the files of the earlier run, and never writes into its fold
 """
 
 import dataclasses
+import functools
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -43,6 +44,7 @@ from regraft.data import (
     label_warnings,
     labels_of,
     load_examples,
+    with_text,
 )
 from regraft.errors import RunFolderError
 from regraft.runtime import SILENT, Progress
@@ -73,11 +75,12 @@ def fit_update(
     which there is no answer stays, unless another is asked for.
     """
     data = data or fitted_data(run_dir)
+    load = functools.partial(load_examples, data=data, progress=progress)
     files = {"train": [str(train)], "valid": [] if valid is None else [str(valid)]}
     return update_examples(
         Path(run_dir),
-        load_examples(train, data=data),
-        valid_examples=[] if valid is None else load_examples(valid, data=data),
+        load(train),
+        valid_examples=[] if valid is None else load(valid),
         out=out,
         data=data,
         files=files,
@@ -101,6 +104,7 @@ def update_examples(
 ) -> FitResult:
     """The same for examples in memory; `files` is where they come from."""
     start = time.perf_counter()
+    added, valid_examples = (with_text(part, progress=progress) for part in (added, valid_examples))
     fitted_data(run_dir)  # refuses what is no such run
     blend = Blend.load(run_dir)
     check_task(data, supported=[blend.task], by=f"{run_dir} (--update)")
@@ -113,7 +117,7 @@ def update_examples(
     all_valid, _ = merged(kept.valid, valid_examples)
     check_examples(examples, all_valid)
     for warning in _warnings(added, relabelled, kept=kept, blend=blend):
-        progress.say(f"Warning: {warning}")
+        progress.say(f"note: {warning}")
     fingerprints = {**blend.info.fingerprints, "train": examples_fingerprint(examples)}
     if all_valid:
         fingerprints["valid"] = examples_fingerprint(all_valid)
@@ -125,6 +129,8 @@ def update_examples(
         fingerprints=fingerprints,
     )
     with open_run(out, resume=resume) as (folder, resume):
+        if files:  # else the folder is a temporary one
+            progress.say(f"Run folder: {folder.run_dir}")
         folder.start(info, settings=blend.settings, tokenizer=blend.tokenizer, resume=resume)
         if (finished := read_finished(folder)) is not None:
             progress.say(f"{folder.run_dir} is complete already.")

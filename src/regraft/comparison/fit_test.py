@@ -69,6 +69,7 @@ def compare_fitted(
         command=command,
         ledger_path=run_dir.absolute().parent / LEDGER_NAME,
         must_record=False,
+        progress=progress,
     )
     check_labels_known(opened.examples, labels)
     seen = find_seen(

@@ -195,6 +195,7 @@ def _run(
         choices=_choices(setup_facts(setup), trained),
         command=command,
         ledger_path=ledger_path,
+        progress=progress,
     )
     if like is not None and opened.fingerprint != like.fingerprints.get("test"):
         raise DataError(

@@ -156,7 +156,9 @@ class Opened:
 
 def sealed_texts(path: str | Path, *, data: DataSettings) -> list[Document]:
     """The texts of a test file without their labels; none if it can be read only once."""
-    return [] if Path(path) == STANDARD_INPUT else list(read_documents([path], data=data))
+    if Path(path) == STANDARD_INPUT:
+        return []
+    return [text for text in read_documents([path], data=data) if text.text.strip()]
 
 
 def open_sealed(
@@ -167,6 +169,7 @@ def open_sealed(
     command: str,
     ledger_path: Path | None,
     must_record: bool = True,
+    progress: Progress = SILENT,
 ) -> Opened:
     """Read the test file, and record the reading in the ledger.
 
@@ -174,7 +177,7 @@ def open_sealed(
     interrupted comparison that continues, reveals nothing new and is not counted. Where the
     reading need not be recorded, a ledger that is locked or cannot be written is ignored.
     """
-    examples = load_examples(path, data=data)
+    examples = load_examples(path, data=data, progress=progress)
     opening = Opening(
         test=str(path),
         fingerprint=examples_fingerprint(examples),

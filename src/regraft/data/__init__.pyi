@@ -22,9 +22,10 @@ from .text.label_issues import (
     accepted_issues,
     label_warnings,
     read_label_issues,
+    spellings_of,
     write_label_issues,
 )
-from .text.lines import STANDARD_INPUT
+from .text.lines import STANDARD_INPUT, near_file
 from .text.profile import Profile, profile
 from .text.readers import (
     READERS,
@@ -33,6 +34,7 @@ from .text.readers import (
     load_examples,
     read_documents,
     register_reader,
+    with_text,
 )
 from .text.records import (
     VALID_SHARE,
@@ -59,6 +61,7 @@ from .text.table_rows import (
     scan_tables,
 )
 from .text.writers import (
+    DELIMITERS,
     WRITERS,
     BinaryFile,
     Column,
@@ -84,6 +87,7 @@ from .words import Span, spread_over_words, without_words, word_spans
 __all__ = [
     "ALL",
     "CORPORA",
+    "DELIMITERS",
     "FEWEST_TOKENS_TO_HALVE",
     "IGNORED",
     "LAB_DICT_NAME",
@@ -139,6 +143,7 @@ __all__ = [
     "labels_of",
     "load_examples",
     "load_tokenizer",
+    "near_file",
     "normalised",
     "num_divisible",
     "numbered_tokenizer",
@@ -163,12 +168,14 @@ __all__ = [
     "scan_tables",
     "settled_sizes",
     "source_fingerprint",
+    "spellings_of",
     "split_examples",
     "spread_over_words",
     "subset_examples",
     "subset_numbers",
     "synthetic_reviews",
     "train_tokenizer",
+    "with_text",
     "without_duplicates",
     "without_surrogates",
     "without_words",

@@ -94,8 +94,8 @@ def fetch(name: str, *, progress: Progress = SILENT) -> FetchedCorpus:
         near = difflib.get_close_matches(name, CORPORA, n=1, cutoff=0.4)
         raise CorpusError(
             f"There is no corpus {name!r}.",
-            f"Corpora are {', '.join(CORPORA)}.",
-            remedy=f"Did you mean {near[0]!r}?" if near else "See `regraft data list`.",
+            f"Did you mean {near[0]!r}?" if near else "",
+            remedy=f"Corpora are {', '.join(CORPORA)}: see `regraft data list`.",
         )
     corpus = CORPORA[name]
     corpus_dir = cache_dir() / "corpora" / name

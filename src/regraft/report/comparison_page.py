@@ -236,7 +236,7 @@ def _mistakes(comparison: Comparison) -> list[Part]:
             words.clipped(mistake.text),
             mistake.label,
             mistake.predicted,
-            before=f"Row {mistake.row:,}, labelled" if mistake.row else "Labelled",
+            before=f"Row {mistake.row}, labelled" if mistake.row else "Labelled",
             between=", predicted",
             after=f"with probability {100 * mistake.probability:.0f} %",
         )
@@ -251,7 +251,7 @@ def _doubts(comparison: Comparison) -> list[Part]:
             words.clipped(doubt.text),
             doubt.label,
             doubt.predicted,
-            before=f"Row {doubt.row:,} is labelled",
+            before=f"Row {doubt.row} is labelled",
             between="; the one run predicts"
             if doubt.num_runs == 1
             else f"; all {doubt.num_runs:,} runs predict",

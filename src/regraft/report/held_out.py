@@ -28,7 +28,7 @@ from regraft.report.page import (
     Table,
 )
 from regraft.runtime import counted, in_percent, in_points
-from regraft.stats import ConfidenceBin, confidence_bins
+from regraft.stats import ConfidenceBin, confidence_bins, landmarks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -137,8 +137,16 @@ def held_out_sections(result: FitResult, figures: "dict[str, Figure]") -> list[S
         sections.append(Section("labels", _CURVE_TITLE, parts))
     if "coverage" in figures:
         note = _coverage_note(result)
+        choices = [
+            (
+                in_percent(point.coverage, digits=0),
+                [Cell(in_percent(point.accuracy)), Cell(f"{point.threshold:.3f}")],
+            )
+            for point in landmarks(result.coverage)
+        ]
+        table = Table(_COVERAGE_COLUMNS, choices, caption=_COVERAGE_TITLE)
         drawing = Drawing(figures["coverage"], "coverage", _COVERAGE_TITLE, note)
-        sections.append(Section("coverage", _COVERAGE_TITLE, [drawing]))
+        sections.append(Section("coverage", _COVERAGE_TITLE, [drawing, table]))
     issues = _issues(result)
     sections += _error_sections(result, figures, listed={issue.row for issue in issues})
     if issues:
@@ -246,6 +254,7 @@ def update_sentence(update: Update) -> str:
     )
 
 
+_COVERAGE_COLUMNS = ["coverage", "accuracy", "confidence from"]
 _CURVE_COLUMNS = ["labels", "score, %", "how"]
 
 
@@ -261,14 +270,20 @@ def _curve_rows(result: FitResult) -> list[list[str]]:
 
 
 def forecast_sentence(result: FitResult) -> str:
-    """`400 more labels: 89.6 to 91.2 %.`, for every forecast beyond the labels there are."""
-    parts = [
-        f"{point.num_labels - result.num_train:,} more labels: "
-        f"{words.percent(point.accuracy.low)} to {words.percent(point.accuracy.high)} %"
+    """`With 800 labels instead of 400, expect 89.6 to 91.2 %.`, for every forecast of more."""
+    forecasts = [
+        (
+            point.num_labels,
+            f"{words.percent(point.accuracy.low)} to {words.percent(point.accuracy.high)} %",
+        )
         for point in result.label_curve
         if point.is_forecast and point.num_labels > result.num_train
     ]
-    return "; ".join(parts) + "." if parts else ""
+    if not forecasts:
+        return ""
+    (num_labels, score), *others = forecasts
+    first = f"With {num_labels:,} labels instead of {result.num_train:,}, expect {score}"
+    return "; ".join([first, *(f"with {number:,}, {score}" for number, score in others)]) + "."
 
 
 def _coverage_note(result: FitResult) -> str:
@@ -277,7 +292,10 @@ def _coverage_note(result: FitResult) -> str:
         "answered, how many of the answers are right."
     )
     if result.abstain_below is None:
-        return f"{note} Here every text is answered; --target-accuracy chooses a threshold."
+        return (
+            f"{note} Here every text is answered. `predict --abstain-below` takes a confidence of "
+            "the table; `fit --target-accuracy` chooses one."
+        )
     return f"{note} Below a confidence of {result.abstain_below:.3f}, `predict` does not answer."
 
 
@@ -298,4 +316,4 @@ def _issues_note(result: FitResult) -> str:
 
 
 def _place(quoted: LabelIssue | Example) -> str:
-    return f"Row {quoted.row:,} ({quoted.id})" if quoted.id else f"Row {quoted.row:,}"
+    return f"Row {quoted.row} ({quoted.id})" if quoted.id else f"Row {quoted.row}"

@@ -35,7 +35,7 @@ from .hardware import (
     share_cores,
 )
 from .interruption import Interruption, interruptible
-from .jobs import cluster_size, end_with_parent, results
+from .jobs import cluster_size, end_with_parent, end_workers, results
 from .jobs_left import GUESSED_FLOPS, Forecast, Forecasting
 from .json_reader import parse_json, read_json, read_object
 from .launch import is_first_process, launch_id, num_processes, num_restarts
@@ -78,6 +78,7 @@ __all__ = [
     "disk_error",
     "duration",
     "end_with_parent",
+    "end_workers",
     "environment",
     "fastest_threads",
     "file_sha256",

@@ -11,6 +11,7 @@ import os
 import pickle
 import signal
 import socket
+import sys
 import threading
 import time
 import warnings
@@ -108,6 +109,18 @@ def _in_processes(
                 "Finished runs are kept.",
                 remedy=remedy,
             ) from error
+
+
+def end_workers() -> None:
+    """End the processes that wait for more jobs, if there are any.
+
+    By itself Python waits at exit until each has unloaded its libraries: with torch 4 to 9 s on
+    two busy cores (2026-11-19). They have nothing left to save.
+    """
+    module = sys.modules.get("joblib.externals.loky.reusable_executor")
+    executor = getattr(module, "_executor", None)
+    if executor is not None:
+        executor.shutdown(wait=True, kill_workers=True)
 
 
 @dataclass(frozen=True)

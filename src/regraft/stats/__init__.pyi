@@ -30,7 +30,7 @@ from .metrics import (
     micro_f1_shares,
     unigram_entropy,
 )
-from .selective import CoveragePoint, coverage_curve, point_for_accuracy, thinned
+from .selective import CoveragePoint, coverage_curve, landmarks, point_for_accuracy, thinned
 from .significance import (
     CONFIDENCE,
     SIGNIFICANCE,
@@ -79,6 +79,7 @@ __all__ = [
     "holm_factors",
     "is_collapsed",
     "label_doubts",
+    "landmarks",
     "log_probabilities",
     "macro_f1",
     "macro_f1_interval",

@@ -10,6 +10,8 @@ from jaxtyping import Float, Int
 
 # Enough for a figure.
 _NUM_POINTS = 100
+# Enough for a table.
+_COVERAGES = (1.0, 0.9, 0.75, 0.5, 0.25)
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,12 @@ def point_for_accuracy(
     if reached:
         return max(reached, key=lambda point: point.coverage), True
     return max(curve, key=cautious), False
+
+
+def landmarks(curve: tuple[CoveragePoint, ...]) -> tuple[CoveragePoint, ...]:
+    """The few points of a table, from all examples to a quarter of them."""
+    nearest = (min(curve, key=lambda point: abs(point.coverage - part)) for part in _COVERAGES)
+    return tuple(dict.fromkeys(nearest))
 
 
 def thinned(curve: tuple[CoveragePoint, ...]) -> tuple[CoveragePoint, ...]:

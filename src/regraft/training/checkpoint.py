@@ -161,7 +161,7 @@ class Checkpoints:
             try:
                 _check(path)
             except RunFolderError as error:
-                progress.say(f"Warning: {error.problem} The checkpoint before it is used.")
+                progress.say(f"note: {error.problem} The checkpoint before it is used.")
                 continue
             values = json.loads((path / "state.json").read_text(encoding="utf-8"))
             _restore(state, path)

@@ -6,6 +6,7 @@ nothing of training, and needs no torch: networks are loaded by loaded_run.py.
 
 import contextlib
 import dataclasses
+import difflib
 import json
 import math
 import os
@@ -352,6 +353,8 @@ def _is_foreign(path: Path) -> bool:
     return not path.name.lstrip(".").startswith(ours)
 
 
+# More run folders are counted, not listed.
+_MOST_LISTED = 8
 # Settings that cannot change the weights.
 _MAY_CHANGE = {"train.checkpoint_every", "train.keep_checkpoints"}
 
@@ -480,12 +483,38 @@ def _read_json(path: Path) -> dict[str, Any]:
     return values
 
 
+def _runs_in(folder: Path) -> list[Path]:
+    """The run folders in a folder, by name."""
+    with contextlib.suppress(OSError):
+        return sorted(path.parent for path in folder.glob("*/run.json"))
+    return []
+
+
+def _nearest_run(folder: Path) -> Path | None:
+    """The run folder that is probably meant by a path: next to it, or in the usual place."""
+    runs = [*_runs_in(folder.parent), *_runs_in(Path("runs"))]
+    same = [path for path in runs if path.name == folder.name]
+    near = difflib.get_close_matches(folder.name, [path.name for path in runs], n=1)
+    return next((path for path in [*same, *runs] if path.name in {folder.name, *near}), None)
+
+
 def incomplete(path: Path) -> RegraftError:
     """The error for a file that a run folder lacks."""
-    if not path.parent.is_dir():
+    folder = path.parent
+    if not folder.is_dir():
+        near = _nearest_run(folder)
         return RunFolderError(
-            f"There is no run folder {path.parent}.",
-            remedy="Check the path; `regraft fit` and `regraft pretrain` make one.",
+            f"There is no run folder {folder}.",
+            remedy="Check the path; `regraft fit` and `regraft pretrain` make one."
+            if near is None
+            else f"Did you mean {near}?",
+        )
+    if path.name == "run.json" and (runs := _runs_in(folder)):
+        more = f" and {len(runs) - _MOST_LISTED:,} more" if len(runs) > _MOST_LISTED else ""
+        return RunFolderError(
+            f"{folder} is not a run folder, but holds some.",
+            f"They are {', '.join(map(str, runs[:_MOST_LISTED]))}{more}.",
+            remedy=f"Pass one of them, such as {runs[0]}.",
         )
     return RunFolderError(
         f"{path.parent} is not a complete run folder: {path.name} is missing.",

@@ -118,7 +118,7 @@ def possible_stages(
     elif are_alike(store):
         problem = "all documents are alike, and contrast finds nothing"
     if problem is not None:
-        progress.say(f"Warning: {problem}. Going on to language.")
+        progress.say(f"note: {problem}. Going on to language.")
         return ("language",)
     if short_share > 0:
         progress.say(
@@ -128,7 +128,7 @@ def possible_stages(
     num_words = sum(size >= 2 for size in tokenizer.token_bytes)
     if "words" in names and num_words < FEWEST_WORDS:
         progress.say(
-            f"Warning: the vocabulary has {num_words} tokens of two bytes or more, hence no words. "
+            f"note: the vocabulary has {num_words} tokens of two bytes or more, hence no words. "
             "Going on without the stage words."
         )
         names = [name for name in names if name != "words"] or ["language"]

@@ -52,6 +52,17 @@ def test_bars_show_task_and_messages(capsys: pytest.CaptureFixture[str]) -> None
     assert "loss [3]" in captured.err
 
 
+def test_bar_is_shorter_in_a_narrow_terminal_and_the_note_whole():
+    code = (
+        "drawn = bars.Bars()\n"
+        "drawn.start('bases', total=4)\n"
+        "drawn.advance(4, note='2 of 2 bases were made')\n"
+        "drawn.finish()"
+    )
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", in_terminal(code, width=56))
+    assert "100 % in 0 s 2 of 2 bases were made" in " ".join(shown.split())
+
+
 @pytest.mark.parametrize("total", [None, 8.0])
 def test_finished_bar_ends_full_with_the_time_it_took(total):
     code = (

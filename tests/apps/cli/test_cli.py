@@ -252,10 +252,10 @@ def test_evaluate_warns_of_the_file_that_the_run_was_trained_on(shared_classifie
     train = shared_classifier.parent / "train.csv"
     result = run("evaluate", shared_classifier, train)
     assert result.exit_code == 0
-    assert result.stderr.startswith(f"Warning: {shared_classifier} was trained on {train}")
+    assert result.stderr.startswith(f"note: {shared_classifier} was trained on {train}")
     assert run("evaluate", shared_classifier, train, "--quiet").stderr == ""
     other = write_examples(tmp_path / "test.csv", 8, seed=9)
-    assert "Warning" not in run("evaluate", shared_classifier, other).stderr
+    assert "note:" not in run("evaluate", shared_classifier, other).stderr
 
 
 def test_evaluate_shows_its_result_before_it_waits_for_the_ledger(
@@ -387,6 +387,7 @@ def test_data_check_shows_lengths_and_rows(tmp_path: Path) -> None:
     header = next(words for words in lines if "p50" in words)
     row = dict(zip(header, next(words for words in lines if words[:1] == ["24"]), strict=False))
     assert [row[name] for name in ("p5", "p25", "p50", "p75", "p95", "max")] == list("233335")
+    assert "256 words, the rest of which a transformer of `finetune` does not read" in table
     assert f"empty texts in {file}, rows: 3" in table
     assert f"duplicates in {file}, row (first row): 4 (2)" in table
     (profile,) = json.loads(run("data", "check", file, "--json").stdout)["files"]
@@ -532,3 +533,71 @@ def test_a_process_of_torchrun_ends_at_once_with_its_output_and_its_code(argumen
     # Without torchrun the interpreter takes its leave; with it, only that is missing.
     assert told["alone"].replace("farewell\n", "") == told["torchrun"]
     assert "farewell" in told["alone"]
+
+
+@pytest.mark.parametrize(
+    ("words", "facts"),
+    [
+        (["fit", "--minute", "2"], ["no option --minute. Did you mean --minutes? See"]),
+        (["fit", "--minutes", "two"], ["--minutes is 'two'. It must be a valid number. See"]),
+        (["predict", "a", "b", "--top-k=0"], ["--top-k is '0'. It must be greater than or equal"]),
+        (["predict", "a"], ["FILE is missing. Tables or texts; - is stdin. See"]),
+        (["predict", "a", "b", "--format", "xml"], ["--format is 'xml'. It must be one of 'csv',"]),
+        (["predict", "a", "b", "--top-k"], ["Option '--top-k' requires an argument. See `regraft"]),
+        (["fti"], ["No such command 'fti'. Did you mean 'fit'? See"]),
+        (["--nope"], ["has no option --nope. See"]),
+        (
+            ["predict", "a", "b", "--target-accuracy", "0.9"],
+            ["report of `fit`", "--abstain-below."],
+        ),
+        (
+            ["data", "fetch", "20newsgroup"],
+            ["no corpus '20newsgroup'. Did you mean '20newsgroups'?"],
+        ),
+    ],
+)
+def test_words_that_a_command_does_not_take_are_refused_in_the_house_style(words, facts):
+    result = run(*words)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ")
+    assert "Error" not in result.stderr
+    assert "Usage" not in result.stderr
+    assert all(fact in result.stderr for fact in facts), result.stderr
+
+
+def test_missing_run_folder_or_text_names_the_nearest(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("tickets", "mails"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "run.json").write_text("{}")
+    (tmp_path / "texts.txt").write_text("text\n")
+    for wrong in ("runs/ticket", "run/tickets", "tickets"):
+        message = run("predict", wrong, "texts.txt").stderr
+        assert message == f"error: There is no run folder {wrong}. Did you mean runs/tickets?\n"
+    message = run("predict", "runs", "texts.txt").stderr
+    assert "runs is not a run folder, but holds some. They are runs/mails, runs/tickets." in message
+    message = run("fit", "--text", "text.txt", "--train", "train.csv").stderr
+    assert "There is no file text.txt." in message
+    assert "Did you mean texts.txt?" in message
+
+
+def test_explained_text_that_is_the_name_of_a_file_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "new.csv").write_text("text\n")
+    result = run("explain", "runs/a", "new.csv")
+    assert result.exit_code == 2
+    assert "Did you mean --file new.csv?" in result.stderr
+
+
+def test_predict_says_what_it_left_empty(shared_classifier, tmp_path):
+    file, out = write_examples(tmp_path / "new.csv", 8, seed=9), tmp_path / "out.csv"
+    with file.open("a") as table:
+        table.write(" ,x\n,y\n")
+    message = run("predict", shared_classifier, file, "--out", out).stderr
+    assert f"8 predictions in {out}, 2 rows without text." in message
+    how = ["--out", out, "--abstain-below", "1"]
+    message = run("predict", shared_classifier, file, *how).stderr
+    assert "0 predictions" in message
+    assert "8 left empty (confidence below 1), 2 rows without text." in message
+    found = json.loads(run("predict", shared_classifier, file, *how, "--json").stdout)
+    assert (found["num_abstained"], found["abstain_below"]) == (8, 1)

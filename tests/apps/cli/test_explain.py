@@ -88,9 +88,18 @@ def test_unread_words_are_told_apart(shared_classifier, capsys, monkeypatch):
     assert "grey words" in grey
     plain = shown_in({"TERM": "xterm", "NO_COLOR": "1"}, found, capsys, monkeypatch)
     assert plain.count("[not read:] ") == 2, "before the first of them, and in the legend"
-    assert "text after [not read:]" in plain
+    assert "text after [not read:]" in " ".join(plain.split())
     # 3,900 words that nobody reads are no reason.
     assert max(int(count) for count in re.findall(r"\(x (\d+)\)", plain)) < 20
+
+
+def test_explanation_wraps_at_words_in_a_narrow_terminal(run_dir, capsys, monkeypatch):
+    found = explain_text(run_dir, f"{TEXT} " * 10)
+    environment = {"TERM": "xterm", "NO_COLOR": "1", "COLUMNS": "60"}
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", shown_in(environment, found, capsys, monkeypatch))
+    lines = [line.rstrip() for line in shown.splitlines()]
+    assert max(map(len, lines)) <= 60
+    assert "evidence for" in " ".join(shown.split())
 
 
 def test_list_of_words_quotes_signs_and_leaves_out_nothing(capsys, monkeypatch):

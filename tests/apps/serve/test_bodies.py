@@ -144,3 +144,20 @@ def test_schema_tells_the_limits():
     }
     assert (many["minItems"], many["maxItems"]) == (1, 3)
     assert text_body(SMALL).model_json_schema()["properties"]["text"]["maxLength"] == 5
+
+
+@pytest.mark.parametrize(
+    ("sent", "kind", "expected", "remedy"),
+    [
+        ({"text": "a"}, texts_body(SMALL), "takes texts", "Send texts, a list:"),
+        ({"texts": ["a", " "]}, texts_body(SMALL), "no blank", "Omit blank texts."),
+        ({"texts": ["a"]}, text_body(SMALL), "takes one text", "Send text, a string:"),
+        ({"texts": ["a"], "top_k": 0}, texts_body(SMALL), "openapi", "Correct the request."),
+    ],
+)
+def test_refusal_says_what_would_be_right_and_what_to_do(sent, kind, expected, remedy) -> None:
+    with pytest.raises(RefusedError) as caught:
+        parse_body(body(sent), kind)
+    assert caught.value.status == 422
+    assert expected in caught.value.expected
+    assert remedy in caught.value.remedy

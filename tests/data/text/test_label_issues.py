@@ -40,7 +40,7 @@ def test_issues_come_back_from_disk(tmp_path: Path) -> None:
     ("content", "fact"),
     [
         ("row,text\n1,a\n", "'id'"),
-        ("row,id,text,label,proposal,confidence\none,,a,b,c,0.5\n", "row 2"),
+        ("row,id,text,label,proposal,confidence\none,,a,b,c,0.5\n", "line 2"),
         ("row,id,text,label,proposal,confidence\n1,,a,b\n", "too few fields"),
     ],
 )
@@ -76,7 +76,7 @@ def test_relabelled_csv_differs_in_the_labels_only(tmp_path: Path) -> None:
     path.write_bytes((kept + '8;good;"a ""quote"", b"\r\n9; bad ;last').encode())
     examples = {e.row: e for e in load_examples(path, data=DATA)}
     assert [example.id for example in examples.values()] == ["7", "8", "9"]
-    issues = [issue(4, 'a "quote", b', "good", "bad; really"), issue(5, "last", "bad", "good")]
+    issues = [issue(3, 'a "quote", b', "good", "bad; really"), issue(4, "last", "bad", "good")]
     relabel(path, issues, data=DATA, out_path=out)
     changed = '8;"bad; really";"a ""quote"", b"\r\n9;good;last\n'
     assert out.read_bytes() == (kept + changed).encode()

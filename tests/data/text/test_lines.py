@@ -26,13 +26,13 @@ def peak_of_refusal(path: Path, match: str, *, encoding: str = "utf-8") -> int:
 
 
 def test_endless_file_is_refused():
-    assert peak_of_refusal(Path("/dev/zero"), "row 1 has more than") < 4 * MAX_LINE_BYTES
+    assert peak_of_refusal(Path("/dev/zero"), "line 1 has more than") < 4 * MAX_LINE_BYTES
 
 
 def test_long_line_is_refused_with_its_row(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"short\n" + b"x" * (50 << 20))
-    assert peak_of_refusal(path, r"a\.txt row 2 has more than") < 4 * MAX_LINE_BYTES
+    assert peak_of_refusal(path, r"a\.txt line 2 has more than") < 4 * MAX_LINE_BYTES
 
 
 def test_longest_line_is_read(tmp_path):
@@ -44,7 +44,7 @@ def test_longest_line_is_read(tmp_path):
 def test_gzip_bomb_in_one_line_is_refused(tmp_path):
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress(b"x" * (40 << 20)))
-    assert peak_of_refusal(path, "row 1 has more than") < 4 * MAX_LINE_BYTES
+    assert peak_of_refusal(path, "line 1 has more than") < 4 * MAX_LINE_BYTES
 
 
 def test_gzip_bomb_of_many_lines_is_refused(tmp_path):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import Recorder
 
 from regraft.config.schema import DataSettings
 from regraft.data.text.readers import (
@@ -77,11 +78,11 @@ def test_readers_give_the_same_examples(
     assert texts(path) == [("fine", 2), ("bad", 3)]
 
 
-def test_csv_row_is_the_line_the_record_starts_on(tmp_path: Path) -> None:
+def test_csv_row_is_a_record_however_many_lines(tmp_path: Path) -> None:
     content = 'label,text\na,"two\nlines, ""quoted"""\n\nb,"' + "long " * 60_000 + '"\n'
     read = pairs(write(tmp_path / "a.csv", content))
     assert read[0] == ('two\nlines, "quoted"', "a", 2)
-    assert (read[1][1], read[1][2], len(read[1][0])) == ("b", 5, 300_000)
+    assert (read[1][1], read[1][2], len(read[1][0])) == ("b", 4, 300_000)
 
 
 def test_columns_are_named_by_settings(tmp_path: Path) -> None:
@@ -99,7 +100,7 @@ def test_parquet_reads_numbers_and_names(tmp_path: Path, zipped: bool) -> None:
     parquet.write_table(table, target)
     path = tmp_path / ("a.parquet.gz" if zipped else "a.parquet")
     write(path, target.getvalue())
-    assert pairs(path) == [("fine", "1", 1), ("", "0", 2), ("bad", "0", 3)]
+    assert pairs(path) == [("fine", "1", 1), ("bad", "0", 3)]
 
 
 def test_parquet_without_pyarrow_names_the_extra(
@@ -117,6 +118,30 @@ def test_parquet_refuses_another_format(tmp_path: Path) -> None:
     assert refusal(path).startswith(f"{path} is not a parquet file: ")
 
 
+def test_rows_of_a_csv_are_those_of_a_spreadsheet(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", '\ufefftext;label\n"a\n\nb";x\n\nc;y\n"d";z\n')
+    assert pairs(path) == [("a\n\nb", "x", 2), ("c", "y", 4), ("d", "z", 5)]
+    write(path, 'text;label\n"a\nb";x\nc;y;z\n')
+    assert f"{path} row 3 has 3 fields" in refusal(path)
+    write(path, 'text;label\n"a\nb";x\n"c\nd";y;z\n')
+    assert f"{path} row 3 (lines 4 to 5: is a quote left open?) has 3 fields" in refusal(path)
+
+
+def test_delimiter_may_be_a_bar(tmp_path: Path) -> None:
+    assert pairs(write(tmp_path / "a.csv", "text|label\na, b|x\n")) == [("a, b", "x", 2)]
+
+
+def test_examples_without_text_are_left_out_and_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", 'text,label\na,x\n" ",y\n"b\nc",y\n,x\n')
+    progress = Recorder()
+    found = load_examples(path, data=DATA, progress=progress)
+    assert [(e.text, e.row) for e in found] == [("a", 2), ("b\nc", 4)]
+    assert progress.messages == [f"note: {path}: left out 2 rows without text: 3, 5."]
+    pair = DataSettings(pair_column="other")
+    write(path, "text,other,label\na,b,x\n,b,y\n")
+    assert [e.row for e in load_examples(path, data=pair)] == [2]
+
+
 def test_plain_text_is_a_document_per_line(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "one \u2028 still one\r\n\n  two\n")
     assert texts(path) == [("one \u2028 still one", 1), ("two", 3)]
@@ -132,7 +157,7 @@ def test_plain_text_is_streamed(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt.gz", b"good\n" * 5 + b"\xff\n")
     documents = read_documents([path], data=DATA)
     assert [next(documents).row for _ in range(5)] == [1, 2, 3, 4, 5]
-    with pytest.raises(DataError, match="row 6"):
+    with pytest.raises(DataError, match="line 6"):
         next(documents)
 
 
@@ -231,13 +256,13 @@ def test_missing_column_names_the_nearest(tmp_path: Path) -> None:
 def test_wrong_encoding_names_byte_and_row(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", b"text,label\nfine,1\ncaf\xe9 noir,0\n")
     assert refusal(path) == (
-        f"{path} row 3 is not utf-8: byte 0xe9 at offset 21 (invalid continuation byte). "
+        f"{path} line 3 is not utf-8: byte 0xe9 at offset 21 (invalid continuation byte). "
         "Convert the file to UTF-8, or pass --encoding latin-1."
     )
     path = write(tmp_path / "b.csv", "text,label\nfine,1\n".encode("utf-16"))
     assert "pass --encoding utf-16" in refusal(path)
     path = write(tmp_path / "c.csv", "text,label\nfine,1\n".encode("utf-16") + b"\x00")
-    assert "row 3 is not utf-16" in refusal(path, DataSettings(encoding="utf-16"))
+    assert "line 3 is not utf-16" in refusal(path, DataSettings(encoding="utf-16"))
 
 
 def test_unknown_encoding_is_refused(tmp_path: Path) -> None:
@@ -247,7 +272,7 @@ def test_unknown_encoding_is_refused(tmp_path: Path) -> None:
 
 def test_nul_bytes_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", b"text,label\nfine,1\nb\x00d,0\n")
-    assert refusal(path).startswith(f"{path} row 3 contains a NUL byte.")
+    assert refusal(path).startswith(f"{path} line 3 contains a NUL byte.")
     path = write(tmp_path / "b.jsonl", '{"text": "b\\u0000d", "label": 1}\n')
     assert refusal(path).startswith(f"{path} row 1 contains a NUL byte.")
 
@@ -259,11 +284,11 @@ def test_ragged_csv_names_row_and_fields(tmp_path: Path) -> None:
 
 def test_unclosed_quote_names_its_row(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", 'text,label\nfine,1\n"bad,0\ngood,1\n')
-    assert f"{path} row 3 opens a quote that is never closed." in refusal(path)
+    assert f"{path} line 3 opens a quote that is never closed." in refusal(path)
     path = write(tmp_path / "b.csv", 'text,label\n"a "good" one",1\n')
-    assert f"{path} row 2 is not valid csv" in refusal(path)
+    assert f"{path} line 2 is not valid csv" in refusal(path)
     path = write(tmp_path / "c.csv", 'text,label\n"bad,0\ngood,1\nfine,"1\n')
-    assert "row 2" in refusal(path)
+    assert "line 2" in refusal(path)
 
 
 def test_invalid_json_names_its_row(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from regraft.apps.cli import terminal
-from regraft.apps.cli.failures import bug_report, explained
+from regraft.apps.cli.failures import bug_report, explained, misuse
 from regraft.apps.cli.options import Command
 from regraft.errors import RegraftError
-from regraft.runtime import check_training, keep_memory, optional, share_cores
+from regraft.runtime import check_training, end_workers, keep_memory, optional, share_cores
 
 EXIT_MISTAKE = 2
 EXIT_BUG = 70
@@ -50,7 +50,10 @@ class _Commands(TyperGroup):
         except RegraftError as error:
             terminal.show_error(str(error))
             raise typer.Exit(EXIT_MISTAKE) from error
-        except (typer.Exit, typer.Abort, TyperException, BrokenPipeError):
+        except TyperException as error:
+            _refuse_misuse(error, ctx.meta[_WORDS])
+            raise
+        except (typer.Exit, typer.Abort, BrokenPipeError):
             raise
         except Exception as error:
             cause = explained(error)
@@ -64,7 +67,11 @@ class _Commands(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep the words of the command, to show how to continue it."""
         ctx.meta[_WORDS] = list(args)
-        parsed: list[str] = super().parse_args(ctx, args)
+        try:
+            parsed: list[str] = super().parse_args(ctx, args)
+        except TyperException as error:
+            _refuse_misuse(error, ctx.meta[_WORDS])
+            raise
         return parsed
 
     def _continuation(self, ctx: Any) -> str:
@@ -78,6 +85,13 @@ class _Commands(TyperGroup):
             return f" Repeat the command{' with --resume' if can_resume else ''} to continue."
         words = [word for word in ctx.meta[_WORDS] if word not in flags]
         return f" Continue with:\n  {shlex.join(['regraft', *words, *flags])}"
+
+
+def _refuse_misuse(error: TyperException, words: list[str]) -> None:
+    """Say what is wrong with the words of a command as all other errors are said."""
+    if (cause := misuse(error, words)) is not None:
+        terminal.show_error(str(cause))
+        raise typer.Exit(EXIT_MISTAKE) from error
 
 
 class _TrainingCommand(Command):
@@ -214,4 +228,7 @@ def main() -> None:
     keep_memory()
     terminal.silence_other_processes()
     with terminal.exit_at_once_under_torchrun():
-        app()
+        try:
+            app()
+        finally:
+            end_workers()

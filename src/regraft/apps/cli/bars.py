@@ -13,11 +13,13 @@ from regraft.runtime import duration, in_percent
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import Task, TaskID
+    from rich.progress_bar import ProgressBar
 
 SECONDS_BETWEEN_LINES = 10.0
 # Work reported within this time of the start was done earlier: the run is resumed.
 SECONDS_AT_ONCE = 0.1
 _BAR_WIDTH = 24
+_LEAST_BAR_WIDTH = 6
 
 
 class Bars:
@@ -38,20 +40,32 @@ class Bars:
             def render(self, task: "Task") -> Text:
                 return Text(_time(task), style="progress.elapsed", no_wrap=True)
 
+        def room(task: "Task") -> int:
+            """What a line has for the bar and the note."""
+            return width - len(f"{task.description} 100 % {_time(task)} ") - 2
+
+        class Bar(progress.BarColumn):
+            """Shorter in a narrow terminal, for the note."""
+
+            def render(self, task: "Task") -> "ProgressBar":
+                free = room(task) - len(str(task.fields["note"]))
+                self.bar_width = max(min(free, _BAR_WIDTH), _LEAST_BAR_WIDTH)
+                return super().render(task)
+
         class Note(progress.ProgressColumn):
             """Cut where a narrow terminal ends, so that nothing before it is."""
 
             def render(self, task: "Task") -> Text:
-                used = len(f"{task.description} 100 % {_time(task)} ") + _BAR_WIDTH + 2
                 note = Text(str(task.fields["note"]), style="dim", no_wrap=True)
-                note.truncate(max(width - used, 0), overflow="ellipsis")
+                least = max(room(task) - _LEAST_BAR_WIDTH, 0)
+                note.truncate(least, overflow="ellipsis")
                 return note
 
         self.close()
         width = self._console.width
         self._drawn = progress.Progress(
             progress.TextColumn("{task.description}", markup=False),
-            progress.BarColumn(bar_width=_BAR_WIDTH),
+            Bar(),
             progress.TaskProgressColumn("[progress.percentage]{task.percentage:>3.0f} %"),
             Time(),
             Note(),

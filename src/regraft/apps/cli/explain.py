@@ -1,5 +1,8 @@
 """`regraft explain`: the words that moved a decision, or the decisions about a whole table."""
 
+import contextlib
+import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -133,6 +136,7 @@ def show_explanation(explanation: "Explanation") -> None:
 
     from regraft.classifiers import harmless, trust_facts
 
+    # Words are wrapped where a person reads: a line of a pipe stays whole.
     console = Console(highlight=False, markup=False, emoji=False)
     console.print(
         f"{harmless(explanation.label)} ({in_percent(explanation.probability)})\n", style="bold"
@@ -140,16 +144,16 @@ def show_explanation(explanation: "Explanation") -> None:
     # With fewer colours, faint blue and faint orange become the same grey.
     has_colours = console.is_terminal and not console.no_color
     has_colours = has_colours and console.color_system in ("256", "truecolor")
-    console.print(marked(explanation, has_colours=has_colours), soft_wrap=True)
+    console.print(marked(explanation, has_colours=has_colours), soft_wrap=not console.is_terminal)
     legend = harmless(_legend(explanation, has_colours=has_colours))
-    console.print(f"\n{legend}", style="dim", soft_wrap=True)
+    console.print(f"\n{legend}", style="dim", soft_wrap=not console.is_terminal)
     pro, contra = explanation.strongest()
     for side, words in (("for", pro), ("against", contra)):
         listed = ", ".join(map(_with_score, words))
-        console.print(f"\n{side}: {listed or 'no word'}", soft_wrap=True)
+        console.print(f"\n{side}: {listed or 'no word'}", soft_wrap=not console.is_terminal)
     console.print()
     for fact in trust_facts(explanation):
-        console.print(harmless(fact), style="dim", soft_wrap=True)
+        console.print(harmless(fact), style="dim", soft_wrap=not console.is_terminal)
 
 
 def marked(explanation: "Explanation", *, has_colours: bool) -> "Text":
@@ -218,6 +222,18 @@ def _check_options(
         )
 
 
+def _refuse_file_name(text: str) -> None:
+    """A text that is the name of a file is meant as the file."""
+    with contextlib.suppress(ValueError):  # a NUL byte
+        if os.path.isfile(text):
+            raise ConfigError(
+                f"The text to explain is {text!r}, the name of a file.",
+                "A text is in quotes; a file is named with --file.",
+                remedy=f"Did you mean --file {shlex.quote(text)}? If not, pass the text with -, on "
+                "stdin.",
+            )
+
+
 def _given_text(text: str | None, file: Path | None) -> str:
     """The text from the argument, a file or stdin, as UTF-8."""
     if (text is None) == (file is None):
@@ -227,6 +243,7 @@ def _given_text(text: str | None, file: Path | None) -> str:
             remedy='For example: regraft explain RUN "A fine film."',
         )
     if text is not None and text != "-":
+        _refuse_file_name(text)
         return text
     source = "stdin" if file is None else str(file)
     try:

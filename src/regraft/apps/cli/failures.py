@@ -1,16 +1,19 @@
 """What a user sees of an exception that is none of ours: its cause, or that it is a bug."""
 
 import contextlib
+import difflib
 import errno
 import os
 import platform
 import sys
 import tempfile
 import traceback
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-from regraft.errors import DiskError, DiskFullError, RegraftError
+from regraft.errors import ConfigError, DiskError, DiskFullError, RegraftError
 
 # Libraries report what the system said in their own exceptions, by these words.
 _DISK_FULL = ("No space left on device", "Disk quota exceeded")
@@ -42,6 +45,54 @@ def explained(error: BaseException) -> RegraftError | None:
             f"{place}{error.strerror}.", remedy="Check the path, its permissions and the disk."
         )
     return None
+
+
+def misuse(error: Exception, words: Sequence[str]) -> ConfigError | None:
+    """The error in three parts for words that a command does not take; None for its help."""
+    context, kind = getattr(error, "ctx", None), type(error).__name__
+    if kind == "NoArgsIsHelpError":
+        return None
+    command = " ".join(["regraft", *words[:1]]) if context is None else context.command_path
+    see_help = f"See `{command} --help`."
+    message = str(getattr(error, "message", "") or error).rstrip(".").removeprefix("Value error, ")
+    if kind == "NoSuchOption" and context is not None:
+        option = str(getattr(error, "option_name", ""))
+        known = [name for parameter in context.command.params for name in parameter.opts]
+        near = difflib.get_close_matches(option, known, n=2, cutoff=_CLOSE)
+        hint = f"Did you mean {' or '.join(near)}? " if near else ""
+        problem = f"`{command}` has no option {option}."
+        return ConfigError(problem, remedy=f"{hint}{see_help}")
+    parameter: Any = getattr(error, "param", None)
+    if parameter is None:
+        end = "" if message.endswith("?") else "."
+        return ConfigError(f"{message}{end}", remedy=see_help)
+    names = [name for name in parameter.opts if name.startswith("-")]
+    name = names[0] if names else parameter.metavar or str(parameter.name).upper()
+    if kind == "MissingParameter":
+        return ConfigError(f"{name} is missing.", parameter.help or "", remedy=see_help)
+    wrong, sign, right = message.partition(" is not one of ")
+    if sign:
+        return ConfigError(f"{name} is {wrong}.", f"It must be one of {right}.", remedy=see_help)
+    value = _value_of(names, words)
+    if value is None or not message.startswith(_SHOULD_BE):
+        return ConfigError(f"{name}: {message}.", remedy=see_help)
+    right = message.removeprefix(_SHOULD_BE).partition(", unable")[0]
+    return ConfigError(f"{name} is {value!r}.", f"It must be {right}.", remedy=see_help)
+
+
+def _value_of(names: Sequence[str], words: Sequence[str]) -> str | None:
+    """What follows an option in a command."""
+    for word, following in zip(words, [*words[1:], None], strict=True):
+        name, sign, value = word.partition("=")
+        if name in names:
+            return value if sign else following
+    return None
+
+
+# How the parser begins to say what would be right.
+_SHOULD_BE = "Input should be "
+# Options that are no more alike than this were not meant.
+_CLOSE = 0.75
 
 
 def bug_report(error: BaseException) -> str:

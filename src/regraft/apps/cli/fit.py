@@ -3,6 +3,7 @@
 import itertools
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -116,14 +117,13 @@ def fit(
       regraft predict runs/reviews new.csv
       regraft fit --update runs/reviews --train more.csv --out runs/more
     """
-    if test is not None:
-        # Now, and not after all the minutes.
+    start = time.perf_counter()
+    if test is not None:  # now, and not after all the minutes
         _check_test(test, reading=reading)
     like, update = earlier.like, earlier.update
     if update is not None:
-        given = {**vars(amount), "from": like, "text": inputs.text, "base": inputs.base}
-        given["documents"] = documents
-        _refuse_new(given, choices=overrides)
+        given = {"from": like, "text": inputs.text, "base": inputs.base, "documents": documents}
+        _refuse_new({**vars(amount), **given}, choices=overrides)
         out = out or _next_folder(update)
     elif like is None:
         out = out or Path("runs") / inputs.required()[1].stem
@@ -133,24 +133,14 @@ def fit(
         out = out or Path("runs/again")
         given = {**vars(amount), **vars(answering), **vars(reading), "documents": documents}
         options.refuse_repeated("fit", given, choices=overrides)
-    from regraft.classifiers import fit as run
-    from regraft.classifiers import fit_again, fit_update, fitted_data
-
     with output.progress(out) as progress:
-        progress.say(f"Run folder: {out}")
         if update is not None:
-            _, train = inputs.required()
-            result = fit_update(
-                update,
-                train=train,
-                valid=inputs.valid,
-                out=out,
-                data=options.data_of(fitted_data(update), reading),
-                **vars(answering),
-                resume=resume,
-                progress=progress,
+            result = _update(
+                update, inputs, reading, answering, out=out, resume=resume, progress=progress
             )
         elif like is None:
+            from regraft.classifiers import fit as run
+
             text, train = inputs.required()
             result = run(
                 text,
@@ -167,23 +157,61 @@ def fit(
                 progress=progress,
             )
         else:
-            result = fit_again(
-                like,
-                out=out,
-                texts=inputs.text or (),
-                train=inputs.train,
-                valid=inputs.valid,
-                base=inputs.base,
-                keep_baselines=test is not None,
-                resume=resume,
-                progress=progress,
-            )
-        _report(result, test=test, output=output, progress=progress)
+            keep = test is not None
+            result = _again(like, inputs, out=out, keep=keep, resume=resume, progress=progress)
+        _report(result, test=test, start=start, output=output, progress=progress)
+
+
+def _again(
+    run_dir: Path, inputs: Inputs, *, out: Path, keep: bool, resume: bool, progress: Progress
+) -> "FitResult":
+    from regraft.classifiers import fit_again
+
+    return fit_again(
+        run_dir,
+        out=out,
+        texts=inputs.text or (),
+        train=inputs.train,
+        valid=inputs.valid,
+        base=inputs.base,
+        keep_baselines=keep,
+        resume=resume,
+        progress=progress,
+    )
+
+
+def _update(
+    run_dir: Path,
+    inputs: Inputs,
+    reading: options.SetReading,
+    answering: options.Answering,
+    *,
+    out: Path,
+    resume: bool,
+    progress: Progress,
+) -> "FitResult":
+    from regraft.classifiers import fit_update, fitted_data
+
+    _, train = inputs.required()
+    return fit_update(
+        run_dir,
+        train=train,
+        valid=inputs.valid,
+        out=out,
+        data=options.data_of(fitted_data(run_dir), reading),
+        **vars(answering),
+        resume=resume,
+        progress=progress,
+    )
 
 
 def _check_test(test: Path, *, reading: options.SetReading) -> None:
+    from regraft.data import near_file
+
     if not test.exists():
-        raise DataError(f"There is no file {test}.", remedy="Check the path of --test.")
+        near = near_file(test)
+        hint = "" if near is None else f"Did you mean {near}? "
+        raise DataError(f"There is no file {test}.", remedy=f"{hint}Check the path of --test.")
     if reading.label_separator is not None:
         raise ConfigError(
             "--test compares classifiers of one label per text.",
@@ -214,9 +242,17 @@ def _next_folder(run: Path) -> Path:
 
 
 def _report(
-    result: "FitResult", *, test: Path | None, output: options.Output, progress: Progress
+    result: "FitResult",
+    *,
+    test: Path | None,
+    start: float,
+    output: options.Output,
+    progress: Progress,
 ) -> None:
-    """Open the test file, if there is one, write the report and print the result."""
+    """Open the test file, if there is one, write the report and print the result.
+
+    The time printed is that since `start`, with the report; of a resumed run, that of the recipe.
+    """
     from regraft.classifiers import class_words, remove_baselines
     from regraft.comparison import compare_fitted
     from regraft.report import comparison_to_dict, write_fit_report
@@ -227,10 +263,12 @@ def _report(
         tested = compare_fitted(
             run_dir, test=test, texts=result.files["text"], command=command, progress=progress
         )
+    progress.start("write the report", total=None)
     words = class_words(run_dir)
     report = write_fit_report(
         result, tested, run_dir / "report", class_words=words, command=command
     )
+    progress.finish()
     remove_baselines(run_dir)
     if output.json:
         values = result.to_dict()
@@ -238,5 +276,6 @@ def _report(
             values["test"] = comparison_to_dict(tested)
         terminal.show_json({**values, "report": str(report["report.html"])})
     elif not output.quiet:
-        results.show_fitted(result, tested=tested)
+        seconds = max(result.seconds, time.perf_counter() - start)
+        results.show_fitted(result, tested=tested, seconds=seconds)
         terminal.show_line(f"Report: {report['report.html']}")

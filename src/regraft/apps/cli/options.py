@@ -52,6 +52,13 @@ class Command(TyperCommand):
             new = RENAMED.get(old)
             if new in known and old not in known:
                 raise ConfigError(f"{old} is now {new}.", remedy=f"Write {new} instead.")
+            if old == "--target-accuracy" and old not in known and "--abstain-below" in known:
+                raise ConfigError(
+                    f"`{ctx.command_path}` has no option --target-accuracy.",
+                    "The report of `fit` shows the confidence from which answers are so accurate; "
+                    "so does `regraft evaluate`.",
+                    remedy="Pass that confidence as --abstain-below.",
+                )
             if old == "--pair-column" and old not in known:
                 raise ConfigError(
                     f"`{ctx.command_path}` reads single texts, not pairs.",
@@ -83,12 +90,16 @@ def setting(key: str, flag: str, metavar: str | None = None) -> Any:
 
 def existing_texts(paths: list[Path] | None) -> list[Path] | None:
     """Refuse a --text that is no file: it may be meant as a column."""
+    from regraft.data import near_file
+
     for path in paths or ():
         if str(path) != "-" and not path.exists():
+            near = near_file(path)
+            hint = "" if near is None else f"Did you mean {near}? "
             raise DataError(
                 f"There is no file {path}.",
                 "--text takes files of unlabelled text.",
-                remedy="Check the path; if it is the name of a column, use --text-column.",
+                remedy=f"{hint}Check the path; if it is the name of a column, use --text-column.",
             )
     return paths
 

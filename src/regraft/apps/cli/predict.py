@@ -5,7 +5,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -14,6 +14,9 @@ from regraft.apps.cli.options import argument, data_of, flag, option
 from regraft.config import DataSettings
 from regraft.errors import ConfigError
 from regraft.runtime import Progress, counted, in_percent
+
+if TYPE_CHECKING:
+    from regraft.classifiers import TablePrediction
 
 # Files below this size are predicted at once.
 _SMALL_BYTES = 1 << 16
@@ -67,10 +70,10 @@ def evaluate(
     classifier = load_classifier(run)
     data = data_of(classifier.data, reading)
     check_task(data, supported=classifier.supported_tasks, by=str(run))
-    examples = load_examples(file, data=data)
     with output.progress() as progress:
+        examples = load_examples(file, data=data, progress=progress)
         if (part := part_in_training(run, examples)) is not None:
-            progress.say(f"Warning: {_SEEN[part].format(file=file, run=run)}")
+            progress.say(f"note: {_SEEN[part].format(file=file, run=run)}")
         probabilities_NC = checked_probabilities(classifier, examples, progress=progress)
     evaluation = score_probabilities(
         classifier, examples, probabilities_NC, abstain_below=abstain_below
@@ -182,7 +185,21 @@ def predict(
             predict_to_stream(task, sys.stdout.buffer, ending=ending, progress=progress)
             return
         found = predict_to_file(task, out, part=part, resume=resume, progress=progress)
-    output.note(found.to_dict(), f"{counted(found.num_texts, 'prediction')} in {out}.")
+    output.note(found.to_dict(), _summary(found, run=run, is_stored=abstain_below is None))
+
+
+def _summary(found: "TablePrediction", *, run: Path, is_stored: bool) -> str:
+    """How many rows have a label, and why the others have none."""
+    parts = [f"{counted(found.num_texts - found.num_abstained, 'prediction')} in {found.out}"]
+    if found.abstain_below is not None:
+        source = f", the threshold of {run}" if is_stored else ""
+        parts.append(
+            f"{found.num_abstained:,} left empty (confidence below "
+            f"{found.abstain_below:.4g}{source})"
+        )
+    if num_blank := found.num_rows - found.num_texts:
+        parts.append(f"{counted(num_blank, 'row')} without text")
+    return f"{', '.join(parts)}."
 
 
 def _is_small(files: Sequence[Path]) -> bool:

@@ -32,7 +32,6 @@ _ROWS_SHOWN = 12
 _LABELS_SHOWN = 10
 _TEXT_SHOWN = 90
 _ERRORS_SHOWN = 5
-_COVERAGES = (1.0, 0.9, 0.75, 0.5, 0.25)
 _LINE = 100
 
 
@@ -45,9 +44,9 @@ def show_profile(profile: "Profile") -> None:
         [
             (
                 f"{file.num_rows:,}",
-                len(file.empty_rows),
-                len(file.duplicates),
-                *file.words.values(),
+                f"{len(file.empty_rows):,}",
+                f"{len(file.duplicates):,}",
+                *(f"{length:,}" for length in file.words.values()),
                 in_percent(file.cut.share),
                 file.source,
             )
@@ -58,7 +57,8 @@ def show_profile(profile: "Profile") -> None:
     cut = profile.files[0].cut
     terminal.show_line(
         f"{lengths[0]} to {lengths[-1]}: words per text; "
-        f"cut: share of texts longer than {cut.max_length} {cut.unit}"
+        f"cut: share of texts longer than {cut.max_length:,} {cut.unit}, the rest of which a "
+        "transformer of `finetune` does not read (--max-length); `fit` reads longer texts"
     )
     for file in profile.files:
         if file.empty_rows:
@@ -278,6 +278,8 @@ def show_evaluation(evaluation: "Evaluation | SetEvaluation") -> None:
 
 def _show_single_evaluation(evaluation: "Evaluation") -> None:
     """Scores with their interval, and the confusion matrix."""
+    from regraft.stats import landmarks
+
     accuracy, answered = evaluation.accuracy, evaluation.answered
     terminal.show_table(
         ["evaluated", ""],
@@ -290,15 +292,11 @@ def _show_single_evaluation(evaluation: "Evaluation") -> None:
             *([] if answered is None else [_answered(answered, evaluation.num_examples)]),
         ],
     )
-    curve = dict.fromkeys(
-        min(evaluation.coverage, key=lambda point: abs(point.coverage - share))
-        for share in _COVERAGES
-    )
     terminal.show_table(
         ["coverage", "accuracy", "confidence from"],
         [
             (in_percent(p.coverage, digits=0), in_percent(p.accuracy), f"{p.threshold:.3f}")
-            for p in curve
+            for p in landmarks(evaluation.coverage)
         ],
         right=["coverage", "accuracy", "confidence from"],
     )
@@ -318,7 +316,7 @@ def _show_single_evaluation(evaluation: "Evaluation") -> None:
             heads,
             [
                 (
-                    f"row {error.row:,}" + (f" ({error.id})" if error.id else ""),
+                    f"row {error.row}" + (f" ({error.id})" if error.id else ""),
                     error.label,
                     error.predicted,
                     in_percent(error.probability),
@@ -377,8 +375,13 @@ def _show_label_scores(scores: "Sequence[LabelScore]") -> None:
     terminal.show_table(heads, rows, right=heads[1:])
 
 
-def show_fitted(result: "FitResult", *, tested: "Comparison | None") -> None:
-    """The blend and its members, the training data, and the verdict on the test file."""
+def show_fitted(
+    result: "FitResult", *, tested: "Comparison | None", seconds: float | None = None
+) -> None:
+    """The blend and its members, the training data, and the verdict on the test file.
+
+    `seconds` is the time of the whole command.
+    """
     from regraft.config import FIT_MEMBERS
     from regraft.report import encoder_sentence, forecast_sentence
 
@@ -403,10 +406,11 @@ def show_fitted(result: "FitResult", *, tested: "Comparison | None") -> None:
         terminal.show_line(f"{name}: {FIT_MEMBERS[name]}")
     if result.update is not None:
         _show_update(result.update)
+    whole = result if seconds is None else dataclasses.replace(result, seconds=seconds)
     alike = "" if result.num_alike is None else f" ({result.num_alike:,} like the labelled ones)"
     terminal.show_line(
         f"{result.num_train:,} labels, {result.num_documents:,} documents of {result.num_tokens:,} "
-        f"tokens{alike}, {counted(result.num_bases, 'base')}; {result.time_taken}."
+        f"tokens{alike}, {counted(result.num_bases, 'base')}; {whole.time_taken}."
     )
     if tested is not None:
         for warning in tested.warnings:

@@ -4,6 +4,7 @@ A body holds texts and numbers, never a path.
 """
 
 import asyncio
+from collections.abc import Set
 from typing import Annotated, Any, TypeVar
 
 from pydantic import (
@@ -181,7 +182,27 @@ def refusal(error: ValidationError) -> RefusedError:
     mistakes = error.errors(include_url=False, include_context=False, include_input=False)
     problem = "; ".join(f"{_place(mistake['loc'])}: {mistake['msg']}" for mistake in mistakes[:3])
     status = 400 if mistakes[0]["type"] == "json_invalid" else 422
-    return RefusedError(status, f"{problem}.", remedy="Correct the request.")
+    if status == 400:
+        return RefusedError(
+            status, f"{problem}.", "The body is a JSON object.", remedy="Correct its JSON."
+        )
+    expected, remedy = _advice({mistake["type"] for mistake in mistakes}, title=error.title)
+    return RefusedError(status, f"{problem}.", expected, remedy=remedy)
+
+
+def _advice(kinds: Set[str], *, title: str) -> tuple[str, str]:
+    """(what would be right, what to do) for the body that is described by `title`."""
+    if "blank" in kinds:
+        return "A text has a character that is no blank.", "Omit blank texts."
+    if title in _SHAPES and kinds & {"missing", "extra_forbidden", "string_type", "list_type"}:
+        return _SHAPES[title]
+    return "GET /openapi.json describes the body.", "Correct the request."
+
+
+_SHAPES = {
+    "Texts": ("/v1/classify takes texts.", 'Send texts, a list: {"texts": ["..."]}.'),
+    "Text": ("/v1/explain takes one text.", 'Send text, a string: {"text": "..."}.'),
+}
 
 
 def _place(parts: tuple[int | str, ...]) -> str:

@@ -207,7 +207,7 @@ def _copies_of_file(
     for row in read_rows(path, data=data, need_label=False):
         num_rows += 1
         if row.row in rows:
-            lines.update(range(row.row, row.last_row + 1))
+            lines.update(row.lines or range(row.row, row.last_row + 1))
     _check_some_left(path, num_rows=num_rows, num_dropped=len(rows))
     return [
         partial(_write_lines, file, out_dir / file.name, without=lines, encoding=data.encoding)

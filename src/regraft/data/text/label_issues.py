@@ -18,7 +18,7 @@ from regraft.runtime import read_limits, write_text
 class LabelIssue:
     """An example whose label is probably wrong, with the label proposed instead.
 
-    `row` is its first line in the file; `id` is empty if the file has none.
+    `row` is its row in the file, as a spreadsheet shows it; `id` is empty if the file has none.
     """
 
     row: int
@@ -74,7 +74,7 @@ def read_label_issues(path: str | Path) -> list[LabelIssue]:
             )
         except (TypeError, ValueError) as error:
             raise DataError(
-                f"{path} row {records.line_num} is not a label issue: {error}.",
+                f"{path} line {records.line_num} is not a label issue: {error}.",
                 "It has a row number, texts and a confidence between 0 and 1.",
                 remedy="Fix or remove the row.",
             ) from error
@@ -141,7 +141,7 @@ def label_warnings(examples: Sequence[Example], *, separator: str | None = None)
             "one label, omit --label-separator."
         )
     if unlabelled := [example.row for example in examples if not example.names]:
-        shown = ", ".join(f"{row:,}" for row in unlabelled[:_MOST_LISTED])
+        shown = ", ".join(map(str, unlabelled[:_MOST_LISTED]))
         more = len(unlabelled) - _MOST_LISTED
         also = f" and {more:,} more" if more > 0 else ""
         warnings.append(
@@ -149,15 +149,11 @@ def label_warnings(examples: Sequence[Example], *, separator: str | None = None)
             "out if they were not labelled yet."
         )
     counts = Counter(name for example in examples for name in example.names)
-    spellings: dict[str, list[str]] = {}
-    for name in counts:
-        spellings.setdefault("".join(name.casefold().split()), []).append(name)
-    for names in spellings.values():
-        if len(names) > 1:
-            shown = " and ".join(f"{name!r} ({counts[name]:,})" for name in sorted(names))
-            warnings.append(
-                f"Labels differ only in case or blanks: {shown}. They count as different classes."
-            )
+    for names in spellings_of(counts):
+        shown = " and ".join(f"{name!r} ({counts[name]:,})" for name in names)
+        warnings.append(
+            f"Labels differ only in case or blanks: {shown}. They count as different classes."
+        )
     groups: dict[str, list[Example]] = {}
     for example in examples:
         if key := duplicate_key(example.text, example.pair):
@@ -171,6 +167,14 @@ def label_warnings(examples: Sequence[Example], *, separator: str | None = None)
         also = f"; and {more:,} more" if more > 0 else ""
         warnings.append(f"Equal texts have different labels: {listed}{also}.")
     return warnings
+
+
+def spellings_of(names: Iterable[str]) -> list[list[str]]:
+    """Labels that differ only in case or blanks, group by group."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault("".join(name.casefold().split()), []).append(name)
+    return [sorted(group) for group in groups.values() if len(group) > 1]
 
 
 def _contradiction(group: Sequence[Example]) -> str:

@@ -33,12 +33,18 @@ def check_present(path: Path) -> None:
     try:
         if path == STANDARD_INPUT or path.exists():
             return
-        siblings = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = near_file(path)
     except OSError as error:  # a name too long, a folder that may not be read
         raise _read_error(path, error) from error
-    near = difflib.get_close_matches(path.name, siblings, n=1)
-    hint = f"Did you mean {str(path.with_name(near[0]))!r}?" if near else "Check the path."
+    hint = "Check the path." if near is None else f"Did you mean {str(near)!r}?"
     raise DataError(f"There is no file or folder {str(path)!r}.", remedy=hint)
+
+
+def near_file(path: Path) -> Path | None:
+    """The file or folder next to a missing one whose name is nearest."""
+    siblings = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, siblings, n=1)
+    return path.with_name(near[0]) if near else None
 
 
 @contextlib.contextmanager
@@ -77,7 +83,7 @@ def read_lines(path: Path, *, encoding: str) -> Iterator[str]:
         lines = iter(lambda: file.readline(most + 1), b"")
         for row, line in enumerate(lines, start=1):
             if len(line) > most:
-                raise too_long(f"{source} row {row}", most, limit="record_bytes")
+                raise too_long(f"{source} line {row}", most, limit="record_bytes")
             refuse_bomb(path, num_bytes=offset)
             try:
                 text = line.decode(codec)
@@ -86,7 +92,7 @@ def read_lines(path: Path, *, encoding: str) -> Iterator[str]:
                     source, row=row, offset=offset + error.start, line=line, error=error
                 ) from error
             if b"\0" in line:
-                raise nul_error(source, row=row)
+                raise nul_error(f"{source} line {row}")
             offset += len(line)
             yield text.removeprefix("\ufeff") if row == 1 else text
 
@@ -135,7 +141,7 @@ class Measured:
         self._row += 1
         self._num_characters += len(line)
         if self._num_characters > self._most:
-            place = f"{self._source} row {self._first_row} (to row {self._row})"
+            place = f"{self._source} line {self._first_row} (to line {self._row})"
             raise too_long(place, self._most, limit=self._limit)
         return line
 
@@ -175,10 +181,10 @@ def peeked(lines: Iterable[str]) -> tuple[str, Iterator[str]]:
     return (seen[-1].strip() if seen else ""), itertools.chain(seen, lines)
 
 
-def nul_error(source: str, *, row: int) -> DataError:
+def nul_error(place: str) -> DataError:
     """The error for a NUL byte in text."""
     return DataError(
-        f"{source} row {row} contains a NUL byte.",
+        f"{place} contains a NUL byte.",
         "The file is binary, damaged, or in UTF-16.",
         remedy="Convert it to text, or pass --encoding utf-16.",
     )
@@ -206,7 +212,7 @@ def _decoded_whole(content: bytes, *, source: str, encoding: str) -> Iterator[st
         ) from error
     for row, line in enumerate(io.StringIO(text.removeprefix("\ufeff"), newline="\n"), start=1):
         if "\0" in line:
-            raise nul_error(source, row=row)
+            raise nul_error(f"{source} line {row}")
         yield line
 
 
@@ -217,7 +223,7 @@ def _encoding_error(
     # Latin-1 decodes any byte, so this suggestion always works.
     likely = "utf-16" if is_utf16 else "latin-1" if error.encoding.startswith("utf") else "utf-8"
     return DataError(
-        f"{source} row {row} is not {error.encoding}: "
+        f"{source} line {row} is not {error.encoding}: "
         f"byte 0x{line[error.start]:02x} at offset {offset} ({error.reason}).",
         remedy=f"Convert the file to UTF-8, or pass --encoding {likely}.",
     )

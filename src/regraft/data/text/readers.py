@@ -4,6 +4,7 @@ Readers are registered by file extension and stream `Row`; `register_reader` add
 parsed in csv_records.py, parquet_records.py and sheets.py (xlsx), the other formats here.
 """
 
+import codecs
 import itertools
 import json
 import math
@@ -16,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from regraft.config import DataSettings, Registry
 from regraft.data.text.columns import Columns, Values, check_width
-from regraft.data.text.csv_records import read_csv_records
+from regraft.data.text.csv_records import likely_delimiter, read_csv_records
 from regraft.data.text.lines import (
     STANDARD_INPUT,
     Measured,
@@ -31,21 +32,25 @@ from regraft.data.text.lines import (
 from regraft.data.text.parquet_records import read_parquet_records
 from regraft.data.text.records import Document, Example, check_class_labels
 from regraft.data.text.sheets import read_sheet_records
+from regraft.data.text.writers import DELIMITERS, Dialect
 from regraft.errors import ConfigError, DataError
-from regraft.runtime import SILENT, Progress, parse_json
+from regraft.runtime import SILENT, Progress, counted, parse_json
 
 # Bytes of memory for a byte of a file that is not text.
 _PACKED_COST = 12.0
 _MUCH_BYTES = 100_000_000
+_MOST_LISTED = 12
 WORD_START = "\u2581"
 FASTTEXT_PREFIX = "__label__"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One record of a file, from line `row` to line `last_row`.
+    """One record of a file, in rows `row` to `last_row`.
 
-    `cells` are all its values by column, where a table was read whole.
+    A row is a line of a text file, and of a table what a spreadsheet shows: the header is row 1.
+    `lines` are those of its file where they are not the rows. `cells` are all its values by column,
+    where a table was read whole.
     """
 
     text: str
@@ -56,6 +61,7 @@ class Row:
     pair: str | None = None
     id: str = ""
     cells: dict[str, Any] | None = None
+    lines: range | None = None
 
 
 @runtime_checkable
@@ -145,12 +151,36 @@ def label_names(row: Row, *, data: DataSettings) -> tuple[str, ...]:
 def load_examples(
     path: str | Path, *, data: DataSettings, progress: Progress = SILENT
 ) -> list[Example]:
-    """All examples of one file or folder; raises DataError if all texts are empty."""
+    """The examples of one file or folder that have a text; DataError if all texts are empty."""
     say_memory([Path(path)], progress=progress)
-    examples = list(read_examples(path, data=data))
-    if not any(example.text.strip() for example in examples):
+    examples = with_text(read_examples(path, data=data), progress=progress)
+    if not examples:
         raise all_empty_error(Path(path), data=data)
     return examples
+
+
+def with_text(examples: Iterable[Example], *, progress: Progress = SILENT) -> list[Example]:
+    """Those that have a text; one message names the rows of the others.
+
+    An example without a text teaches nothing and cannot be scored.
+    """
+    kept: list[Example] = []
+    blank: list[Example] = []
+    for example in examples:
+        (kept if example.text.strip() else blank).append(example)
+    if blank and kept:
+        rows = listed_rows([example.row for example in blank])
+        progress.say(
+            f"note: {kept[0].source}: left out {counted(len(blank), 'row')} without text: {rows}."
+        )
+    return kept
+
+
+def listed_rows(rows: Sequence[int]) -> str:
+    """The first row numbers, as `data clean --accept` takes them, and how many more there are."""
+    more = len(rows) - _MOST_LISTED
+    shown = ", ".join(map(str, rows[:_MOST_LISTED]))
+    return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 def say_memory(
@@ -273,13 +303,22 @@ def _read_csv(path: Path, *, data: DataSettings, need_label: bool, whole: bool) 
         delimiters=delimiters_of(path),
         whole=whole,
     )
-    for (text, label, pair, name), row, last_row, cells in records:
-        yield Row(text, label and label.strip(), source, row, last_row, pair, name or "", cells)
+    for (text, label, pair, name), row, at, cells in records:
+        yield Row(text, label and label.strip(), source, row, row, pair, name or "", cells, at)
 
 
 def delimiters_of(path: Path) -> str:
     """The signs that may separate the fields of a csv or tsv file."""
-    return "\t" if kind_of(path) == ".tsv" else ",;\t"
+    return "\t" if kind_of(path) == ".tsv" else DELIMITERS
+
+
+def dialect_of(path: Path, *, data: DataSettings) -> Dialect:
+    """How a csv file is written."""
+    with opened(path) as file:
+        has_mark = file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
+    header_line, _ = peeked(read_lines(path, encoding=data.encoding))
+    delimiter = likely_delimiter(header_line, delimiters_of(path), wanted=data.text_column)
+    return Dialect(delimiter, has_mark)
 
 
 def wanted_columns(data: DataSettings, *, need_label: bool) -> Columns:
@@ -525,7 +564,7 @@ def _text_of(value: Any, *, source: str, row: int, flag: str = "--text-column") 
 def _characters(value: str, *, source: str, row: int) -> str:
     """A string from JSON or parquet; raises DataError for NUL and lone surrogates."""
     if "\0" in value:
-        raise nul_error(source, row=row)
+        raise nul_error(f"{source} row {row}")
     if _SURROGATE.search(value):
         raise DataError(
             f"{source} row {row} contains a lone surrogate, which is not a character.",

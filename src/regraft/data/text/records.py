@@ -27,7 +27,7 @@ Content = str | tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Text without a label. `row` is its first line in the file (parquet: the record number).
+    """Text without a label. `row` is its row in a table, as a spreadsheet shows it, or its line.
 
     `pair` is a second text that belongs to it, where the task is about two.
     """
@@ -45,7 +45,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Text with a label. `row` is its first line in the file (parquet: the record number).
+    """Text with a label. `row` is its row in a table, as a spreadsheet shows it, or its line.
 
     `pair` is the second text of a sentence pair. `labels` are all labels of a multi-label example;
     `label` is then how the file writes them. `id` is how the file names the example, if it does.

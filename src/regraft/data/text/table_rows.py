@@ -20,9 +20,16 @@ import numpy as np
 from regraft.config import DataSettings
 from regraft.data.text.lines import STANDARD_INPUT, check_present, opened
 from regraft.data.text.parquet_records import opened_parquet
-from regraft.data.text.readers import Row, all_empty_error, folder_files, kind_of, read_rows
+from regraft.data.text.readers import (
+    Row,
+    all_empty_error,
+    dialect_of,
+    folder_files,
+    kind_of,
+    read_rows,
+)
 from regraft.data.text.sheets import opened_sheet, sheet_names
-from regraft.data.text.writers import Column, Kind, check_sheet_cells
+from regraft.data.text.writers import Column, Dialect, Kind, check_sheet_cells
 from regraft.errors import DataError
 from regraft.runtime import Progress
 
@@ -42,13 +49,17 @@ _KINDS: dict[type, Kind] = {
 
 @dataclass(frozen=True)
 class TableScan:
-    """What a scan found: the columns of all files in order, rows, characters of text."""
+    """What a scan found: the columns of all files in order, rows, characters of text.
+
+    `dialect` is that of all files if they are csv; None if they differ.
+    """
 
     columns: tuple[Column, ...]
     num_rows: int
     num_characters: int
     state: tuple[object, ...]
     notes: tuple[str, ...]
+    dialect: Dialect | None = None
 
 
 def is_stream(path: Path) -> bool:
@@ -102,7 +113,8 @@ def scan_tables(
     check_state(paths, state)
     types = _parquet_types(paths)
     columns = [Column(name, _common(found), types.get(name)) for name, found in kinds.items()]
-    return TableScan(tuple(columns), num_rows, num_characters, state, tuple(_notes(paths)))
+    notes, dialect = tuple(_notes(paths)), _common_dialect(paths, data=data)
+    return TableScan(tuple(columns), num_rows, num_characters, state, notes, dialect)
 
 
 def check_ids(paths: Sequence[Path], *, data: DataSettings, column: str) -> None:
@@ -197,7 +209,7 @@ def check_state(paths: Sequence[Path], state: tuple[object, ...]) -> None:
         )
 
 
-def first_cells(path: Path, *, ending: str) -> list[str] | None:
+def first_cells(path: Path, *, ending: str, delimiter: str = ",") -> list[str] | None:
     """The first row of a csv, tsv or xlsx file, or the names of the columns of another table.
 
     None if the file is empty.
@@ -209,7 +221,7 @@ def first_cells(path: Path, *, ending: str) -> list[str] | None:
         with opened_sheet(path) as (rows, _):
             return ["" if cell is None else str(cell) for cell in next(rows, ())]
     with opened(path) as file:
-        lines = file.read(_LOOKED_AT).decode("utf-8", "replace").splitlines(keepends=True)
+        lines = file.read(_LOOKED_AT).decode("utf-8-sig", "replace").splitlines(keepends=True)
     if not lines:
         return None
     if ending == ".jsonl":
@@ -217,7 +229,7 @@ def first_cells(path: Path, *, ending: str) -> list[str] | None:
             record = json.loads(lines[0])
             return list(record) if isinstance(record, dict) else []
         return []
-    return next(csv.reader(lines, delimiter="\t" if ending == ".tsv" else ","), [])
+    return next(csv.reader(lines, delimiter="\t" if ending == ".tsv" else delimiter), [])
 
 
 def _kind_of(value: Any) -> Kind:
@@ -233,6 +245,13 @@ def _common(kinds: set[Kind]) -> Kind:
     if not kinds:
         return "text"
     return "number" if kinds == {"whole", "number"} else "mixed"
+
+
+def _common_dialect(paths: Sequence[Path], *, data: DataSettings) -> Dialect | None:
+    if any(path.is_dir() or kind_of(path) != ".csv" for path in paths):
+        return None
+    dialects = {dialect_of(path, data=data) for path in paths}
+    return dialects.pop() if len(dialects) == 1 else None
 
 
 def _parquet_types(paths: Sequence[Path]) -> dict[str, Any]:

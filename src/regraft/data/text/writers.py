@@ -3,6 +3,7 @@
 A writer knows columns and rows, not what they mean. Equal rows in equal blocks give equal bytes.
 """
 
+import codecs
 import csv
 import datetime
 import gzip
@@ -23,10 +24,14 @@ from regraft.errors import DataError
 # `mixed` is written as text where a column has one type.
 Kind = Literal["text", "whole", "number", "boolean", "time", "date", "probability", "list", "mixed"]
 
+# The signs that may separate the fields of a csv file.
+DELIMITERS = ",;\t|"
 # The limits of a sheet.
 MOST_SHEET_ROWS = 1_048_576
 MOST_SHEET_COLUMNS = 16_384
 LONGEST_SHEET_CELL = 32_767
+# A probability as a sheet shows it: 0.000001 and not 1E-06.
+_SIX_DIGITS = "0.000000"
 # Larger whole numbers, such as ids, lose digits in a spreadsheet: they are written as text.
 LARGEST_SHEET_NUMBER = 10**15
 
@@ -49,6 +54,14 @@ class Column:
     name: str
     kind: Kind
     type: Any = None
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a csv file is written: its delimiter, and whether it begins with a byte order mark."""
+
+    delimiter: str = ","
+    has_mark: bool = False
 
 
 @runtime_checkable
@@ -88,9 +101,19 @@ def format_of(path: Path) -> str:
 
 
 def open_writer(
-    ending: str, file: BinaryFile, *, columns: Sequence[Column], has_header: bool = True
+    ending: str,
+    file: BinaryFile,
+    *,
+    columns: Sequence[Column],
+    has_header: bool = True,
+    dialect: Dialect | None = None,
 ) -> Writer:
-    """A writer for a format of `WRITERS`, or `.json`; csv and tsv can omit their header."""
+    """A writer for a format of `WRITERS`, or `.json`; csv and tsv can omit their header.
+
+    A `dialect` is for csv alone.
+    """
+    if ending == ".csv" and dialect is not None:
+        return _Delimited(file, columns, has_header, dialect=dialect)
     make = _Json if ending == ".json" else WRITERS[ending]
     return make(file, columns, has_header)
 
@@ -99,12 +122,14 @@ class _Delimited:
     """csv and tsv in UTF-8: cells with delimiters, quotes or line ends are quoted."""
 
     def __init__(
-        self, file: BinaryFile, columns: Sequence[Column], has_header: bool, *, delimiter: str
+        self, file: BinaryFile, columns: Sequence[Column], has_header: bool, *, dialect: Dialect
     ) -> None:
-        self._file, self._delimiter = file, delimiter
-        self._special = re.compile(f'[{delimiter}"\\r\\n]|^\\s|\\s$')
+        self._file, self._delimiter = file, dialect.delimiter
+        self._special = re.compile(f'[{dialect.delimiter}"\\r\\n]|^\\s|\\s$')
         self._is_probability = [column.kind == "probability" for column in columns]
         if has_header:
+            if dialect.has_mark:
+                file.write(codecs.BOM_UTF8)
             self._write_lines([[self._cell(column.name) for column in columns]])
 
     def write(self, rows: Sequence[Sequence[Any]]) -> None:
@@ -228,6 +253,7 @@ class _Xlsx:
 
         self._file: Any = file
         self._num_rows = 0
+        self._formats = [_SIX_DIGITS if c.kind == "probability" else None for c in columns]
         self._book = Workbook(write_only=True)
         self._sheet = self._book.create_sheet("predictions")
         if len(columns) > MOST_SHEET_COLUMNS:
@@ -242,7 +268,7 @@ class _Xlsx:
         for row in rows:
             self._num_rows += 1
             check_sheet_cells(row, row_number=self._num_rows)
-            self._sheet.append([self._cell(value) for value in row])
+            self._sheet.append(list(map(self._cell, row, self._formats)))
 
     def close(self) -> None:
         # A zip archive holds the time at which it was written: equal tables give equal files.
@@ -262,10 +288,14 @@ class _Xlsx:
                         while block := part.read(1 << 20):
                             copy.write(block)
 
-    def _cell(self, value: Any) -> Any:
+    def _cell(self, value: Any, number_format: str | None) -> Any:
         from openpyxl.cell import WriteOnlyCell
 
         value = sheet_value(value)
+        if number_format is not None and isinstance(value, float):
+            cell = WriteOnlyCell(self._sheet, value)
+            cell.number_format = number_format
+            return cell
         if isinstance(value, str):
             cell = WriteOnlyCell(self._sheet, value)
             cell.data_type = "s"  # else a text that begins with = would be a formula
@@ -297,12 +327,12 @@ def check_sheet_cells(row: Iterable[Any], *, row_number: int) -> None:
         text = value if isinstance(value, str) else ""
         if len(text) > LONGEST_SHEET_CELL:
             problem = (
-                f"Row {row_number:,} has a cell of {len(text):,} characters, and one of a sheet "
+                f"Row {row_number} has a cell of {len(text):,} characters, and one of a sheet "
                 f"has at most {LONGEST_SHEET_CELL:,}."
             )
         elif found := _UNWRITABLE.search(text):
             problem = (
-                f"Row {row_number:,} has the control character {found[0]!r}, which a sheet "
+                f"Row {row_number} has the control character {found[0]!r}, which a sheet "
                 "cannot hold."
             )
     if problem:
@@ -348,11 +378,11 @@ _TIMES = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
 def _csv(file: BinaryFile, columns: Sequence[Column], has_header: bool) -> Writer:
-    return _Delimited(file, columns, has_header, delimiter=",")
+    return _Delimited(file, columns, has_header, dialect=Dialect())
 
 
 def _tsv(file: BinaryFile, columns: Sequence[Column], has_header: bool) -> Writer:
-    return _Delimited(file, columns, has_header, delimiter="\t")
+    return _Delimited(file, columns, has_header, dialect=Dialect("\t"))
 
 
 WRITERS: dict[str, Callable[[BinaryFile, Sequence[Column], bool], Writer]] = {
