@@ -50,12 +50,12 @@ _BAG: dict[str, dict[str, Any]] = {
     "tokenizer": {"kind": "words", "size": 32_768},
     "data": {"max_length": 1024},
 }
-# Whole words, so that the stage words gives it what a bag knows; the layers join later.
+# Whole words, so that the stage words gives it what a bag knows. Its one layer passes that on.
 _STUDENT: dict[str, dict[str, Any]] = {
     "model": {
         "family": "modern",
         "width": 256,
-        "num_layers": 2,
+        "num_layers": 1,
         "num_heads": 4,
         "dropout": 0.1,
         "attention_dropout": 0,
@@ -130,7 +130,9 @@ PRESETS: dict[str, dict[Recipe, dict[str, dict[str, Any]]]] = {
                 "minutes": 10.0,
                 "batch_size": 32,
                 "warmup_steps": 20,
-                "layers_after": 0.2,
+                # Layers read a tenth of the texts in the same time: five passes of embeddings and
+                # head agree with the teacher in 94.7 %, with layers in 93.2 (2026-11-19).
+                "layers_after": 1.0,
             },
         },
     },
@@ -149,7 +151,7 @@ PRESET_HELP = {
     "lab": "the lab exercise: vocabulary 50,001, width 200, 4 layers, 2 heads, dropout 0.5, causal",
     "bert": "BERT blocks and objective, sized for two cores",
     "modern": "ModernBERT blocks, masked language modelling, sized for two cores",
-    "student": "whole words, stage words, two ModernBERT blocks: what `regraft distill` trains",
+    "student": "whole words, stage words, one ModernBERT block: what `regraft distill` trains",
     "bag": "bag of words and bigrams, no attention, contrastive objective; trains in seconds",
 }
 # Width, layers, heads.

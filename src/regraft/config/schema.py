@@ -342,10 +342,11 @@ class TrainSettings(_Section):
     layers_after: Annotated[
         float | None,
         Gt(0),
-        Lt(1),
+        Le(1),
         Doc(
             "Fine-tuning: share of the training in which the layers are skipped and only "
-            "embeddings and head learn, many times as fast; for layers not trained before."
+            "embeddings and head learn, many times as fast; for layers not trained before, which "
+            "stay as they are with 1."
         ),
     ] = None
     lora_rank: Annotated[
