@@ -25,7 +25,7 @@ from .text.label_issues import (
     write_label_issues,
 )
 from .text.lines import STANDARD_INPUT
-from .text.profile import Profile, profile
+from .text.profile import FileProfile, Profile, profile
 from .text.readers import (
     READERS,
     Row,
@@ -100,6 +100,7 @@ __all__ = [
     "Domain",
     "Example",
     "ExampleRows",
+    "FileProfile",
     "HalfRows",
     "LabelIssue",
     "Labels",
