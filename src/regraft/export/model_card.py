@@ -96,6 +96,7 @@ def onnx_card(run: LoadedRun, *, parity: Parity, name: str, int8: Int8Cost | Non
     if int8 is not None:
         lines += ["", "## int8", "", "`model.int8.onnx` has its weights in eight bits.", ""]
         lines += _table(("against fp32", "measured"), int8_rows(int8))
+        lines += ["", _SEEN_BY_MODEL] if int8.is_seen else []
     return "\n".join([*lines, *_versions(run, others=("onnx", "onnxruntime"))])
 
 
@@ -263,6 +264,10 @@ _OF_A_STUDENT = (
 )
 _SEEN_BY_TEACHER = (
     "The teacher was made from these examples, so both accuracies are too good: measure on others "
+    "(`regraft evaluate`)."
+)
+_SEEN_BY_MODEL = (
+    "The model was made from these examples, so the accuracy is too good: measure on others "
     "(`regraft evaluate`)."
 )
 _SEEN_OFTEN = (

@@ -43,6 +43,8 @@ def test_profile_names_the_files_of_a_folder(tmp_path: Path) -> None:
     assert file.empty_sources == (str(folder / "a" / "2.txt"),)
     (twin,) = file.duplicates
     assert (twin.source, twin.first_source) == (str(folder / "b/1.txt"), str(folder / "a/1.txt"))
+    (warning,) = profile([tmp_path / "set"], data=DATA).warnings
+    assert f"{Path('a/1.txt')} 'a', {Path('b/1.txt')} 'b'" in warning
 
 
 def test_profile_says_that_a_table_has_no_column_of_labels(tmp_path: Path) -> None:

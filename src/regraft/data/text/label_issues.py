@@ -174,5 +174,5 @@ def label_warnings(examples: Sequence[Example], *, separator: str | None = None)
 
 
 def _contradiction(group: Sequence[Example]) -> str:
-    places = [f"row {example.row} {example.label!r}" for example in group[:_MOST_LISTED]]
+    places = [f"{example.place} {example.label!r}" for example in group[:_MOST_LISTED]]
     return ", ".join(places)
