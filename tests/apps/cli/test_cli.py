@@ -87,7 +87,7 @@ def test_every_option_has_help(names: tuple[str, ...]) -> None:
 def test_option_help_is_the_help_of_the_setting() -> None:
     helps = {option.name: option.help for option in COMMANDS[("pretrain",)].params}
     assert helps["steps"] == schema.setting_help("train.steps")
-    assert helps["documents"] == schema.setting_help("data.documents")
+    assert helps["documents"].startswith(schema.setting_help("data.documents"))
 
 
 def test_sizes_of_the_option_are_those_of_the_settings() -> None:
