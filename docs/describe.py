@@ -27,11 +27,11 @@ READ = """\
 |---|---|
 | `.csv`, `.tsv` | a table: columns `data.text_column`, `data.label_column`, `data.pair_column` |
 | `.jsonl` | one object per line, with these keys; several labels may be a list |
-| `.parquet` | the same columns; needs the extra `parquet` |
+| `.parquet`, `.xlsx` | the same columns; needs the extra `parquet` or `xlsx` |
 | `.txt` | one document per line, or separated by blank lines (`data.documents`) |
 | `.txt` with `__label__x` before each line | fastText examples |
 | `.review.spm` | the lab's pieces, with a `.label` file next to it |
-| a folder | its files; in a folder of folders, the folder's name is the label |
+| a folder | each `.txt` file in it is one document; of CLASS/NAME.txt, CLASS is the label |
 | any of these with `.gz` | the same, compressed |
 | `-` | standard input, as plain text |
 """

@@ -81,7 +81,7 @@ def test_student_answers_as_its_teacher_does(taught: Taught):
     assert (result.num_texts, result.num_held_out) == (135, 15)
     assert result.agreement[-1] > 0.9
     assert result.divergence < 0.2
-    assert (result.num_examples, result.teacher_accuracy) == (40, 1.0)
+    assert (result.num_examples, result.teacher_accuracy, result.seen) == (40, 1.0, None)
     assert result.accuracy is not None
     assert result.accuracy > 0.9
     student, teacher = load_classifier(out), load_classifier(taught.teacher_dir)
@@ -132,6 +132,17 @@ def with_base(settings: Settings, base: Path) -> Settings:
         base=read_settings(base),
         overrides={"data.max_length": 24, "train.epochs": 3, "train.batch_size": 4},
     )
+
+
+def test_labels_that_the_teacher_was_trained_on_are_named(
+    shared_classifier: Path, shared_base: Path, text_path: Path, settings: Settings, tmp_path: Path
+):
+    train, progress = shared_classifier.parent / "train.csv", Recorder()
+    settings = with_base(settings, shared_base)
+    inputs: dict[str, Any] = {"base": shared_base, "settings": settings, "progress": progress}
+    result = distill(shared_classifier, [text_path], out=tmp_path / "out", valid=train, **inputs)
+    assert result.seen == "train"
+    assert any(f"was trained on {train}" in message for message in progress.messages)
 
 
 def test_another_teacher_cannot_go_on(taught: Taught, tmp_path: Path):

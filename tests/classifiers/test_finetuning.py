@@ -2,6 +2,7 @@
 
 import csv
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from conftest import TINY, Recorder, make_examples, write_examples
 from safetensors.torch import load_file
 
+from regraft.classifiers import finetuning
 from regraft.classifiers.base import load_classifier
 from regraft.classifiers.epochs import EpochRecord, best_epoch
 from regraft.classifiers.finetuning import (
@@ -616,3 +618,23 @@ def test_result_without_a_temperature_can_be_read(
     values = result.to_dict()
     assert values.pop("temperature") is not None
     assert FinetuneResult.from_dict(values).temperature is None
+
+
+def test_scoring_counts_against_a_budget_of_minutes(
+    shared_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    score = finetuning._valid_accuracy
+
+    def slow_score(*inputs: Any) -> float:
+        time.sleep(0.5)
+        return score(*inputs)
+
+    monkeypatch.setattr(finetuning, "_valid_accuracy", slow_score)
+    train = write_examples(tmp_path / "train.csv", 8, seed=1)
+    settings = resolve("finetune", overrides={**TINY, "train.minutes": 0.01})
+    result = finetune(
+        base=shared_base, train=train, valid=train, out=tmp_path / "run", settings=settings
+    )
+    # Before the first epoch, and once more: by then all of the 0.6 s are gone.
+    assert len(result.valid_accuracy) <= 3
+    assert result.seconds >= 0.5

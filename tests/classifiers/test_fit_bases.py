@@ -12,7 +12,7 @@ from tampering import change_facts
 
 from regraft.classifiers import fit_plan
 from regraft.classifiers.embeddings import base_dir
-from regraft.classifiers.fit_bases import make_bases, num_processes
+from regraft.classifiers.fit_bases import BaseJob, _Bar, make_bases, num_processes
 from regraft.classifiers.fit_plan import (
     CLOCK_NAME,
     MOST_PASSES,
@@ -21,7 +21,7 @@ from regraft.classifiers.fit_plan import (
     Plan,
     read_plan,
 )
-from regraft.config.resolution import resolve
+from regraft.config.resolution import replace, resolve
 from regraft.data.synthetic import synthetic_reviews
 from regraft.data.tokens.store import open_store
 from regraft.data.tokens.store_writer import write_store
@@ -79,6 +79,31 @@ TWO = dataclasses.replace(PLAN, base_steps=[4, 4])
 
 def like(plan: Plan) -> FitLimit:
     return FitLimit.like(plan, minutes=plan.minutes)
+
+
+@pytest.mark.parametrize("budget", [None, 60.0])
+def test_bases_that_are_interrupted_are_not_called_done(tmp_path, budget):
+    class Counted(Recorder):
+        finished = 0
+
+        def finish(self) -> None:
+            self.finished += 1
+
+    said = Counted()
+    job = BaseJob(tmp_path / "store", tmp_path / "base", replace(SETTINGS, "train", steps=4))
+
+    def make_some() -> None:
+        with _Bar(Clock(tmp_path), budget=budget, progress=said) as bar:
+            bar.follow([job])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_some()
+    explained, stopped = said.messages
+    assert explained.startswith("Bases are small models of your text: ")
+    assert ("up to 16" in explained) == (budget is not None)
+    assert stopped == "bases: stopped (0 of 1 bases made)."
+    assert said.finished == 0
 
 
 @pytest.mark.slow

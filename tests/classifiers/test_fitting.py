@@ -92,7 +92,7 @@ def test_folder_holds_members_no_bases_and_no_pickle(fitted):
     assert sum(result.weights.values()) == pytest.approx(1)
     assert result.scores.keys() == {"blend", "linear", "latent", "features"}
     says = {name: score.weight for name, score in result.scores.items() if name != "blend"}
-    assert sum(says.values()) == pytest.approx(1)
+    assert says == result.weights
     assert (says["latent"], result.scores["blend"].weight) == (0, None)
     # A baseline.
     assert result.weights["latent"] == 0

@@ -59,6 +59,8 @@ def test_blend_is_a_distribution_scored_like_its_members(held_out: HeldOut) -> N
     assert temperature > 0
     scores = held_out.scores(weights)
     assert scores.keys() == {"blend", "linear", "latent"}
+    # Those that predictions use.
+    assert {name: scores[name].weight for name in weights} == weights
     right_N = held_out.blend_NC.argmax(axis=1) == held_out.targets
     assert scores["blend"].accuracy.mean == pytest.approx(right_N.mean())
 

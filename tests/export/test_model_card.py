@@ -174,3 +174,15 @@ def test_without_data_no_accuracy_is_told():
         "speed",
         "size",
     ]
+
+
+@pytest.mark.parametrize("seen", [None, "train"])
+def test_card_of_a_student_says_whether_its_teacher_knew_the_examples(classifier, seen):
+    result = {
+        **{"agreement": [0.4, 0.9], "num_held_out": 100, "num_texts": 900, "cut_share": 0.0},
+        **{"accuracy": 0.9, "teacher_accuracy": 0.95, "num_examples": 200, "seen": seen},
+    }
+    info = dataclasses.replace(classifier.info, result=result)
+    card = card_of(dataclasses.replace(classifier, info=info))
+    assert "| accuracy of its teacher | 95.0 %" in card
+    assert ("The teacher was made from these examples" in card) == (seen is not None)

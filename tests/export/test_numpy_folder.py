@@ -32,6 +32,7 @@ ODD = [
     "",
     " ",
     "\u0130stanbul \u03a3\u03a3 !?",
+    "\u0130\u015fte I\u0307 i\u0307\u0301 \u0130\u0307 \u012e\u0307",
     "half \ud83d of two",
     "a_b 3\u0663 e\u0301 \u672c",
     "x",
@@ -103,7 +104,8 @@ def test_folder_answers_alone_as_the_classifier_does(name, tmp_path):
 
 def test_tokens_are_those_of_the_tokenizer():
     bag = resolve("pretrain", preset="bag", overrides=TINY_BAG)
-    tokenizer = train_tokenizer(REVIEWS, settings=bag.tokenizer)
+    tokenizer = train_tokenizer([*REVIEWS, "i\u015fte i\u015fte"], settings=bag.tokenizer)
+    assert "i\u015fte" in tokenizer.vocabulary
     facts = {"vocabulary": tokenizer.vocabulary, "unknown": tokenizer.unknown_id}
     reader = numpy_reader.Folded(facts, {"token_ids": np.zeros(0), "pair_keys": np.zeros(0)})
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import make_examples
+from conftest import Recorder, make_examples
 from export.test_onnx_graph import random_batches, scores_of
 from random_runs import LABELS, tiny_tokenizer, write_run
 from shapes import unchecked
@@ -101,6 +101,16 @@ def test_accuracy_of_both_is_measured_on_data(classifier_dir, tmp_path):
     assert result.int8.num_texts == 30
     assert result.int8.accuracy_fp32 == 0.9
     assert abs(result.int8.accuracy - 0.9) <= 1 - result.int8.agreement + 1e-9
+
+
+def test_accuracy_on_examples_of_the_training_is_named(shared_classifier, tmp_path):
+    train, progress = shared_classifier.parent / "train.csv", Recorder()
+    with unchecked():
+        export_onnx(
+            shared_classifier, out=tmp_path / "out", int8=True, data_path=train, progress=progress
+        )
+    assert any(f"was trained on {train}" in message for message in progress.messages)
+    assert "The model was made from these examples" in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_weights_of_a_large_model_lie_beside_both_graphs(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import refusal, run
+from commands import assert_names, refusal, run
 from conftest import TINY
 from tampering import accept_files, change_facts
 from typer.testing import CliRunner
@@ -62,7 +62,9 @@ UNREADABLE: dict[str, tuple[str, bytes, str]] = {
         "a.csv",
         "text,label\nfine,positive\ncafé,negative\n".encode("latin-1"),
         "{file} line 3 is not utf-8: byte 0xe9 at offset 28 (invalid continuation byte). "
-        "Convert the file to UTF-8, or pass --encoding latin-1.",
+        "Convert the file to UTF-8, or pass the --encoding it was saved in: cp1252 or latin-1 "
+        "(western), cp1254 or iso8859-9 (Turkish), cp1250 (central European), cp1251 (Cyrillic). "
+        "A wrong one is not always refused: look at a line first.",
     ),
     "NUL byte": (
         "a.csv",
@@ -247,7 +249,8 @@ def test_label_unknown_in_train_is_refused(
 def test_encoding_that_is_offered_reads_the_file(shared_classifier: Path, tmp_path: Path) -> None:
     file = tmp_path / "a.csv"
     file.write_bytes("text,label\ncafé,positive\nthé,negative\n".encode("latin-1"))
-    assert "--encoding latin-1" in refusal(run("evaluate", shared_classifier, file))
+    message = refusal(run("evaluate", shared_classifier, file))
+    assert_names(message, "--encoding", "latin-1", "cp1254", "look at a line")
     result = run("evaluate", shared_classifier, file, "--encoding", "latin-1", "--json")
     assert json.loads(result.stdout)["num_examples"] == 2
     message = refusal(run("evaluate", shared_classifier, file, "--encoding", "latin-11"))

@@ -149,7 +149,7 @@ def test_fit_report_shows_what_held_out_examples_say(run_dir: Path):
     )
     labels = ("positive", "negative", "positive", "negative")
     examples = [
-        Example(f"Text {row}.", label, "a.csv", row, id="" if row % 2 else f"r-{row}")
+        Example(f"Text {row}.", label, "a.csv", row, id="" if row == 15 else f"r-{row}")
         for row, label in enumerate((*labels, "positive"), start=13)
     ]
     answers = [("positive",), ("negative",), ("negative",), ("negative",), ("negative",)]
@@ -184,3 +184,26 @@ def test_fit_report_shows_what_held_out_examples_say(run_dir: Path):
         assert "Row 15, labelled" in text
         assert "71 %" in text.replace("\N{NO-BREAK SPACE}", " ")
         assert "Text 17." not in text
+        assert "Without those that are listed below as possible label errors." in text
+
+
+def test_fit_report_names_the_files_of_a_folder(run_dir: Path, tmp_path: Path):
+    """Each text is in row 1 of its file: one that is listed does not hide the others."""
+    issue = LabelIssue(1, "pos/1.txt", "A dull book.", "positive", "negative", 0.93)
+    write_label_issues(run_dir / "label_issues.csv", [issue])
+    examples = [
+        Example(f"Text {n}.", "positive", f"train/pos/{n}.txt", 1, id=f"pos/{n}.txt")
+        for n in (1, 2, 3)
+    ]
+    answers = [("negative",), ("negative",), ("positive",)]
+    KeptExamples(examples, [], answers, [0.93, 0.8, 0.7]).save(run_dir)
+    (tmp_path / "train").mkdir()
+    files = {"train": [str(tmp_path / "train")]}
+    result = fit_result(run_dir, num_label_issues=1, files=files)
+    paths = write_fit_report(result, None, run_dir / "report")
+    text = paths["report.md"].read_text(encoding="utf-8")
+    assert "pos/2.txt, labelled" in text
+    assert "pos/1.txt is labelled" in text
+    assert "Row 1" not in text
+    assert "data clean" not in text
+    assert "Move the files" in text

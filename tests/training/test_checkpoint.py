@@ -173,8 +173,10 @@ def test_a_signal_saves_before_it_stops(tmp_path, number):
             if note == "step 3":
                 os.kill(os.getpid(), number)
 
+    said = Signals()
     with pytest.raises(KeyboardInterrupt):
-        keep(new_state(), checkpoints, progress=Signals())
+        keep(new_state(), checkpoints, progress=said)
+    assert said.messages == ["pre-train: stopped after step 3."]
     state = new_state()
     assert checkpoints.load(state) == {"seen": 3}
     straight = new_state()

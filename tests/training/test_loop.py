@@ -192,8 +192,15 @@ def test_time_budget_tells_its_plan_twice():
         _settle(state, seconds=0.5, settings=settings)
         plans.append(budget_plan(state, settings=settings, num_rows=40))
     first, second = [plan for plan in plans if plan]
-    assert first.startswith("At this pace 1 min are about 120 steps, 12,000 tokens, 40.0 epochs.")
+    start = "At this pace 1 min 00 s are about 120 steps, 12,000 tokens, 40.0 epochs."
+    assert first.startswith(start)
     assert plans.index(first) == 9
+    settings = dataclasses.replace(settings, minutes=0.900961)
+    state = build_state(new_model(), settings=settings, num_rows=40)
+    state.step, state.num_tokens, state.recent_seconds = 10, 1000, [0.5]
+    plan = budget_plan(state, settings=settings, num_rows=40)
+    assert plan is not None
+    assert plan.startswith("At this pace 54 s are about")
     assert second == "48 steps are left; the learning rate decays from here."
 
 

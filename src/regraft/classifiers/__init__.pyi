@@ -51,6 +51,7 @@ from .scoring import (
     score_classifier,
     score_probabilities,
 )
+from .seen import part_in_training, seen_warning
 from .self_training import self_train
 from .starts import Start, start_from_base, without_base
 from .storage import Stored, load_member, save_member
@@ -143,6 +144,7 @@ __all__ = [
     "load_classifier",
     "load_member",
     "load_splits",
+    "part_in_training",
     "predict_to_file",
     "predict_to_stream",
     "prediction",
@@ -152,6 +154,7 @@ __all__ = [
     "save_member",
     "score_classifier",
     "score_probabilities",
+    "seen_warning",
     "self_train",
     "signed",
     "start_from_base",

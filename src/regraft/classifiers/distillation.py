@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -22,6 +22,7 @@ from regraft.classifiers.base import Classifier, load_classifier, run_fingerprin
 from regraft.classifiers.finetuning import finetune_rows
 from regraft.classifiers.neural import NeuralClassifier
 from regraft.classifiers.scoring import Evaluation, score_classifier
+from regraft.classifiers.seen import part_in_training, seen_warning
 from regraft.classifiers.self_training import unlabelled_texts
 from regraft.classifiers.starts import Start, start_from_base
 from regraft.config import Settings, check_task, replace, resolve
@@ -61,7 +62,7 @@ class DistillResult:
     `agreement` is the share of held-out texts that student and teacher give the same label, after
     every epoch; `divergence` the Kullback-Leibler divergence of the final student there, in nats.
     `seconds` are those of training. `accuracy` and `teacher_accuracy` are the scores on the
-    labelled file, if there was one.
+    labelled file, if there was one, and `seen` says whether the teacher was made from it.
     """
 
     run_dir: str
@@ -77,6 +78,7 @@ class DistillResult:
     num_examples: int = 0
     accuracy: float | None = None
     teacher_accuracy: float | None = None
+    seen: Literal["train", "valid"] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -122,6 +124,8 @@ def distill(
     examples = (
         None if valid is None else load_examples(valid, data=classifier.data, progress=progress)
     )
+    if examples and (warning := seen_warning(Path(teacher), Path(str(valid)), examples)):
+        progress.say(warning)
     RunFolder(Path(out)).check_free(resume=resume)
     documents = _texts(texts, settings=settings, progress=progress)
     if base is None:
@@ -147,6 +151,7 @@ def distill(
                 num_examples=own.num_examples,
                 accuracy=own.accuracy.mean,
                 teacher_accuracy=teachers.accuracy.mean,
+                seen=part_in_training(Path(teacher), examples),
             )
         info = dataclasses.replace(student.run.info, result=result.to_dict())
         folder.finish(info, model=student.run.model)

@@ -7,6 +7,7 @@ memory, and `train_classifier` the training loop that comparisons use as well.
 import contextlib
 import dataclasses
 import itertools
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -431,6 +432,7 @@ def train_classifier(
         yield from history
 
     def record_epoch() -> EpochRecord:
+        start_seconds = time.perf_counter()
         with _as_kept(state):
             record = EpochRecord(
                 epoch=len(history),
@@ -444,6 +446,8 @@ def train_classifier(
         losses.clear()
         if folder is not None:
             folder.log(_log_entry(record, followed=followed))
+        # Scoring counts against a budget in minutes, as in pre-training.
+        state.seconds += world().sums(time.perf_counter() - start_seconds)[0] / world().size
         return record
 
     if not history:

@@ -15,6 +15,7 @@ import joblib
 
 from regraft.classifiers.embeddings import base_dir
 from regraft.classifiers.fit_plan import (
+    MOST_BASES,
     Clock,
     FitLimit,
     Pace,
@@ -36,7 +37,7 @@ from regraft.data import (
 )
 from regraft.errors import RunFolderError
 from regraft.models import frequent_pair_keys
-from regraft.runtime import SILENT, Progress, device, results
+from regraft.runtime import SILENT, Progress, device, duration, results
 from regraft.training import RunFolder, pretrain, read_info, read_metrics, steps_per_epoch
 
 # Processes at most: each holds a base and its optimiser, most of a gigabyte.
@@ -54,6 +55,9 @@ _TRIAL_STEPS = 8
 
 # Steps between checkpoints of a base.
 CHECKPOINT_EVERY = 200
+
+# From this share of the budget on, time that is left over is explained.
+_MUCH_LEFT = 0.1
 
 # Seconds between two looks at how far the bases are.
 _LOOK_EVERY = 1.0
@@ -158,6 +162,11 @@ def make_bases(
                 plan.base_steps, lengths=lengths, pace=pace, left=left, num_jobs=num_processes()
             )
             plan = plan.with_bases(more)
+            if not more and left > _MUCH_LEFT * budget:
+                progress.say(
+                    f"{duration(left)} of the time are left over: {len(jobs)} bases are made, and "
+                    "more bases or more passes over the text add little."
+                )
 
 
 def _job(store_dir: Path, out: Path, number: int, num_steps: int, *, settings: Settings) -> BaseJob:
@@ -239,6 +248,10 @@ class _Bar:
         self._jobs = jobs
         if not self._thread.is_alive():
             total = self._budget or sum(job.num_steps for job in jobs)
+            most = f"up to {MOST_BASES} are made while there is time" if self._budget else ""
+            self._progress.say(
+                f"Bases are small models of your text: {most or f'{len(jobs)} are made'}."
+            )
             self._progress.start("bases", total=total)
             self._show()
             self._thread.start()
@@ -250,7 +263,10 @@ class _Bar:
         if self._thread.is_alive():
             self._is_over.set()
             self._thread.join()
-            self._progress.finish()
+            if error[0] is None:
+                self._progress.finish()
+            else:
+                self._progress.say(f"bases: stopped ({self._note()}).")
 
     def _watch(self) -> None:
         is_last = False
@@ -265,10 +281,13 @@ class _Bar:
         jobs, done = self._jobs, self._clock.seconds
         if self._budget is None:
             done = sum(min(_last_step(job.out), job.num_steps) for job in jobs)
-        num_made = sum(_is_made(job.out) for job in jobs)
-        note = f"{num_made} of {len(jobs)} bases made" if jobs else ""
-        self._progress.advance(done - self._done, note=note)
+        self._progress.advance(done - self._done, note=self._note())
         self._done = done
+
+    def _note(self) -> str:
+        """How many there are; more may be planned later."""
+        num_made = sum(_is_made(job.out) for job in self._jobs)
+        return f"{num_made} of {len(self._jobs)} bases made" if self._jobs else ""
 
 
 def _is_made(run_dir: Path) -> bool:

@@ -105,6 +105,11 @@ class FitResult(Judged):
         return "micro-F1" if self.thresholds else "accuracy"
 
     @property
+    def judged_files(self) -> list[str]:
+        """The files of the examples that were held out, which label_issues.csv is about."""
+        return self.files.get("valid") or self.files.get("train") or []
+
+    @property
     def time_taken(self) -> str:
         """In words, with the time budget if there was one."""
         budget = "" if self.minutes is None else f" (budget {duration(60 * self.minutes)})"

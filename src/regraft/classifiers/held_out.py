@@ -20,7 +20,6 @@ from regraft.stats import (
     common_threshold,
     decisions,
     f1_thresholds,
-    fit_temperature,
     label_doubts,
     macro_f1,
     mean_f1_shares,
@@ -35,7 +34,7 @@ ISSUES_NAME = "label_issues.csv"
 
 @dataclass(frozen=True)
 class MemberScore:
-    """The score of one member, or of the blend, on held-out texts; `weight` is its influence.
+    """The score of one member, or of the blend, on held-out texts; `weight` is that in the blend.
 
     `accuracy` is the micro-F1 if a text may have several labels.
     """
@@ -163,21 +162,11 @@ class HeldOut:
 
     def scores(self, weights: Mapping[str, float]) -> dict[str, MemberScore]:
         """The scores of the blend and its members."""
-        influence = self._influence(weights)
         members = {
-            name: self._score(adjusted(self.of(name), self.priors_C), influence[name], member)
+            name: self._score(adjusted(self.of(name), self.priors_C), weights[name], member)
             for name, member in self.members.items()
         }
         return {"blend": self._score(self.blend_NC, None, None), **members}
-
-    def _influence(self, weights: Mapping[str, float]) -> dict[str, float]:
-        """Shares of influence: the weights, less what makes up for underconfidence."""
-        parts = {
-            name: weights[name] * fit_temperature(*decisions(self.of(name), self.targets))
-            for name in self.members
-        }
-        total = sum(parts.values())
-        return {name: part / total for name, part in parts.items()}
 
     def _score(
         self,

@@ -17,7 +17,7 @@ from .results import (
     PairedTest,
     about,
 )
-from .test_set import LEDGER_NAME, find_seen, note_opening, part_in_training
+from .test_set import LEDGER_NAME, find_seen, note_opening
 from .verdict import nearest_rival
 
 __all__ = [
@@ -48,7 +48,6 @@ __all__ = [
     "load_comparison",
     "nearest_rival",
     "note_opening",
-    "part_in_training",
     "read_request",
     "register_arm",
     "relocated",

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from regraft.comparison.results import Opening
 from regraft.config import DataSettings
 from regraft.data import (
     STANDARD_INPUT,
-    VALID_SHARE,
     Document,
     Example,
     duplicate_key,
@@ -28,11 +27,9 @@ from regraft.data import (
     find_leaks,
     load_examples,
     read_documents,
-    split_examples,
 )
 from regraft.errors import DataError, RegraftError, RunFolderError
 from regraft.runtime import SILENT, Progress, file_sha256, hold_lock, read_json, write_json
-from regraft.training import read_info, read_settings
 
 LEDGER_NAME = "openings.json"
 # The ledger is written in milliseconds; a lock held longer is stuck. The score of a finished
@@ -256,22 +253,3 @@ def file_fingerprint(path: str | Path) -> str:
         return "standard input"
     files = sorted(part for part in path.rglob("*") if part.is_file()) if path.is_dir() else [path]
     return file_sha256(*files)[:16]
-
-
-def part_in_training(
-    run_dir: Path, examples: Sequence[Example]
-) -> Literal["train", "valid"] | None:
-    """Whether a run was trained or validated on these examples, as far as run.json shows.
-
-    A run records hashes of the examples in order: it does not recognise a part of its file, or the
-    file in another order.
-    """
-    if not (run_dir / "run.json").exists():
-        return None
-    known = read_info(run_dir).fingerprints
-    # Without a valid file, the hash is that of the file without its held-out part.
-    seed = read_settings(run_dir).train.seed
-    rest, _ = split_examples(list(examples), share=VALID_SHARE, seed=seed)
-    if known.get("train") in [examples_fingerprint(part) for part in (examples, rest)]:
-        return "train"
-    return "valid" if known.get("valid") == examples_fingerprint(examples) else None

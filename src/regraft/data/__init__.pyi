@@ -26,7 +26,7 @@ from .text.label_issues import (
     write_label_issues,
 )
 from .text.lines import STANDARD_INPUT, near_file
-from .text.profile import Profile, profile
+from .text.profile import FileProfile, Profile, profile
 from .text.readers import (
     READERS,
     Row,
@@ -104,6 +104,7 @@ __all__ = [
     "Domain",
     "Example",
     "ExampleRows",
+    "FileProfile",
     "HalfRows",
     "LabelIssue",
     "Labels",

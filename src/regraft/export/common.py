@@ -43,10 +43,9 @@ def load_exportable(run_dir: Path) -> LoadedRun:
         raise ConfigError(
             f"{run_dir} holds a classifier of the kind {kind!r}, which is not a network of "
             "regraft's own.",
-            "A student of it, trained to give the same answers, can be exported; a classifier of "
-            "`regraft fit` itself as --format numpy.",
-            remedy=f"Run `regraft distill {run_dir} --text FILE --out STUDENT` and export STUDENT, "
-            "or add --text FILE to do both.",
+            "A student of it can be exported: a network trained to give the same answers.",
+            remedy="Use --format numpy for a classifier of `regraft fit`, or add --text FILE for a "
+            "student.",
         )
     run = load_run(run_dir)
     check_family(run)

@@ -96,6 +96,7 @@ def onnx_card(run: LoadedRun, *, parity: Parity, name: str, int8: Int8Cost | Non
     if int8 is not None:
         lines += ["", "## int8", "", "`model.int8.onnx` has its weights in eight bits.", ""]
         lines += _table(("against fp32", "measured"), int8_rows(int8))
+        lines += ["", _SEEN_BY_MODEL] if int8.is_seen else []
     return "\n".join([*lines, *_versions(run, others=("onnx", "onnxruntime"))])
 
 
@@ -261,6 +262,14 @@ _OF_A_STUDENT = (
     "A student: it was trained to give unlabelled text the probabilities of another classifier, "
     "its teacher. Agreement was measured on texts that it did not learn from."
 )
+_SEEN_BY_TEACHER = (
+    "The teacher was made from these examples, so both accuracies are too good: measure on others "
+    "(`regraft evaluate`)."
+)
+_SEEN_BY_MODEL = (
+    "The model was made from these examples, so the accuracy is too good: measure on others "
+    "(`regraft evaluate`)."
+)
 _SEEN_OFTEN = (
     "One training, one seed. Valid was looked at after every epoch: the score of a test file that "
     "was never looked at is still to be measured (`regraft evaluate`)."
@@ -317,7 +326,8 @@ def _student_scores(result: Mapping[str, Any]) -> list[str]:
         reach = f"{100 * interval.low:.1f} to {100 * interval.high:.1f} %"
         cells.append((name, in_percent(share), reach, f"{count:,} {what}"))
     table = _table(("score", "value", "95 % interval", "over"), cells)
-    return [_OF_A_STUDENT, "", *table]
+    seen = [] if result.get("seen") is None else ["", _SEEN_BY_TEACHER]
+    return [_OF_A_STUDENT, "", *table, *seen]
 
 
 def _calibration(run: LoadedRun) -> list[str]:
@@ -345,7 +355,7 @@ def _recipe(run: LoadedRun) -> list[tuple[str, str]]:
         section, _, name = key.partition(".")
         value = getattr(getattr(run.settings, section), name)
         if not key.startswith(left_out) and value is not None and value is not False:
-            rows.append((key, f"{value}"))
+            rows.append((key, f"{value:.4g}" if isinstance(value, float) else f"{value}"))
     return rows
 
 

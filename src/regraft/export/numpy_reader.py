@@ -185,6 +185,7 @@ class Folded(Member):
         # Half a surrogate pair is no character.
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         text = "".join(character.lower() for character in unicodedata.normalize("NFC", text))
+        text = text.replace("i\u0307", "i")  # a Turkish capital I has a dot
         words: list[str] = []
         for is_word, part in itertools.groupby(text, key=is_of_word):
             read = "".join(part)

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import logit
 
+from regraft.classifiers import seen_warning
 from regraft.config import DataSettings, Task, check_task
 from regraft.data import (
     Batch,
@@ -66,7 +67,9 @@ def export_onnx(
     run = load_exportable(Path(run_dir))
     for name in ("onnx", "onnxscript", "onnxruntime"):
         needed(name, extra="onnx")
-    texts, targets = _measured_on(run, data_path, data=data)
+    texts, targets, warning = _measured_on(run, data_path, data=data)
+    if warning is not None:
+        progress.say(warning)
     with whole_folder(Path(out)) as folder:
         progress.start("writing model.onnx", total=None)
         write_graph(run.model, folder / MODEL_NAME, inputs=_inputs(run))
@@ -81,6 +84,7 @@ def export_onnx(
             progress.start("quantising and measuring", total=None)
             _write_int8(run.model, folder)
             cost = _int8_cost(run, folder, texts=texts, targets=targets)
+            cost = dataclasses.replace(cost, is_seen=warning is not None)
             progress.finish()
         result = ExportResult(str(out), "onnx", (parity,), int8=cost)
         write_json(folder / "config.json", _config(run, result))
@@ -91,13 +95,16 @@ def export_onnx(
 
 def _measured_on(
     run: LoadedRun, path: str | Path | None, *, data: DataSettings | None
-) -> tuple[list[Content], NDArray[np.int64] | None]:
-    """Texts or pairs and their classes; of made-up ones there are none."""
+) -> tuple[list[Content], NDArray[np.int64] | None, str | None]:
+    """Texts or pairs, their classes, and a warning if the run was made from them.
+
+    Made-up texts have no classes.
+    """
     if path is None:
         made_up = [review.text for review in synthetic_reviews(num_documents=_NUM_TEXTS, seed=0)]
         if reads_pairs(run):
-            return list(zip(made_up, reversed(made_up), strict=True)), None
-        return list(made_up), None
+            return list(zip(made_up, reversed(made_up), strict=True)), None, None
+        return list(made_up), None, None
     if run.info.kind != "classifier":
         raise ConfigError(
             f"{run.run_dir} holds a language model, which gives no labels to compare with {path}.",
@@ -108,7 +115,8 @@ def _measured_on(
     check_task(data, supported=[Task.of(run.settings.data)], by=str(run.run_dir))
     examples = load_examples(path, data=data)
     check_labels_known(examples, labels)
-    return [example.content for example in examples], labels.targets(examples)
+    contents = [example.content for example in examples]
+    return contents, labels.targets(examples), seen_warning(run.run_dir, Path(path), examples)
 
 
 def _inputs(run: LoadedRun) -> list[str]:

@@ -45,7 +45,8 @@ class Int8Cost:
     """What int8 costs and gains: unchanged answers, accuracy, size and speed.
 
     Answers are classes, or the likeliest token at every position. `speed_ratio` is how many times
-    as fast it is, measured in turns. Without labelled data there is no accuracy.
+    as fast it is, measured in turns. Without labelled data there is no accuracy; `is_seen` if the
+    run was made from them.
     """
 
     num_texts: int
@@ -56,6 +57,7 @@ class Int8Cost:
     num_bytes_fp32: int
     accuracy: float | None = None
     accuracy_fp32: float | None = None
+    is_seen: bool = False
 
 
 @dataclass(frozen=True)

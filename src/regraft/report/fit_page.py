@@ -84,7 +84,7 @@ class _Made:
         kind = " micro-F1" if self.result.measure == "micro-F1" else ""
         return (
             f"The blend reaches {words.percent(scores['blend'].accuracy.mean)} %{kind} by "
-            f"{self.judged_on}; its members reach {others}."
+            f"{self.judged_on}; its members alone: {others}."
         )
 
     @property

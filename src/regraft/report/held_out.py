@@ -33,6 +33,7 @@ from regraft.stats import ConfidenceBin, confidence_bins, landmarks
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_LISTED_NOTE = "Without those that are listed below as possible label errors."
 _ISSUES_SHOWN = 10
 _ERRORS_SHOWN = 5
 _MATRIX_NOTE = (
@@ -148,7 +149,7 @@ def held_out_sections(result: FitResult, figures: "dict[str, Figure]") -> list[S
         drawing = Drawing(figures["coverage"], "coverage", _COVERAGE_TITLE, note)
         sections.append(Section("coverage", _COVERAGE_TITLE, [drawing, table]))
     issues = _issues(result)
-    sections += _error_sections(result, figures, listed={issue.row for issue in issues})
+    sections += _error_sections(result, figures, listed={(issue.id, issue.row) for issue in issues})
     if issues:
         quotations = [
             Quotation(
@@ -186,9 +187,12 @@ def _bins(kept: KeptExamples | None) -> tuple[ConfidenceBin, ...]:
 
 
 def _error_sections(
-    result: FitResult, figures: "dict[str, Figure]", *, listed: AbstractSet[int]
+    result: FitResult, figures: "dict[str, Figure]", *, listed: AbstractSet[tuple[str, int]]
 ) -> list[Section]:
-    """What is taken for what, the most confident errors that are not `listed`, and calibration."""
+    """What is taken for what, the most confident errors that are not `listed`, and calibration.
+
+    Examples are listed by id and row: in a folder, each is in row 1 of its file.
+    """
     kept = _kept(result)
     if kept is None:
         return []
@@ -199,7 +203,7 @@ def _error_sections(
         kept.judged, kept.held_out, kept.confidence, strict=True
     ):
         counts[place[example.label], place[answer]] += 1
-        if example.label != answer and example.row not in listed:
+        if example.label != answer and (example.id, example.row) not in listed:
             wrong.append((confidence, example, answer))
     wrong.sort(key=lambda one: -one[0])
     matrix = Matrices([Matrix("blend", counts.tolist(), result.labels)])
@@ -217,7 +221,8 @@ def _error_sections(
             for confidence, example, answer in wrong[:_ERRORS_SHOWN]
         ]
         title = "Most confident errors"
-        sections.append(Section("errors", title, [Quotations(quotations)]))
+        parts: list[Part] = [Paragraph(_LISTED_NOTE)] if listed else []
+        sections.append(Section("errors", title, [*parts, Quotations(quotations)]))
     if "confidence" in figures:
         title = "Calibration"
         drawing = Drawing(figures["confidence"], "confidence", title, _CALIBRATION_NOTE)
@@ -310,10 +315,17 @@ def _issues_note(result: FitResult) -> str:
     return (
         f"{result.num_label_issues:,} labels are contradicted by predictions "
         f"of members that had not seen them; the first {num_shown} are here, all in "
-        "label_issues.csv. Some will be right: read before you accept. `regraft data clean` writes "
-        "a copy of the file with those you accept."
+        f"label_issues.csv. Some will be right: read before you accept. {_how_to_relabel(result)}"
     )
 
 
+def _how_to_relabel(result: FitResult) -> str:
+    if any(Path(file).is_dir() for file in result.judged_files):
+        return "Move the files that you accept to the folder of their class."
+    return "`regraft data clean` writes a copy of the file with those you accept."
+
+
 def _place(quoted: LabelIssue | Example) -> str:
+    if quoted.row == 1 and quoted.id.endswith((".txt", ".txt.gz")):  # a file of a folder
+        return quoted.id
     return f"Row {quoted.row} ({quoted.id})" if quoted.id else f"Row {quoted.row}"

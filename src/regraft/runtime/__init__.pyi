@@ -1,5 +1,5 @@
 from .distributed import joined, world
-from .extras import check_training, install_command, optional
+from .extras import check_library, check_training, install_command, optional
 from .files import (
     FORMAT_VERSION,
     check_format,
@@ -67,6 +67,7 @@ __all__ = [
     "check_checksum",
     "check_files",
     "check_format",
+    "check_library",
     "check_listed",
     "check_signature",
     "check_training",

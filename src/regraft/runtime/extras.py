@@ -45,6 +45,14 @@ def check_training(what: str) -> None:
             raise _missing(what, "torch", extra="train")
 
 
+def check_library(what: str, *, extra: str) -> None:
+    """ConfigError where a library of this extra is not installed; imports nothing."""
+    for name in _LIBRARIES[extra]:
+        with optional(what, extra=extra):
+            if importlib.util.find_spec(name) is None:
+                raise _missing(what, name, extra=extra)
+
+
 def _missing(what: str, name: str, *, extra: str) -> ConfigError:
     return ConfigError(
         f"{what} needs {name}, which is not installed.",

@@ -77,7 +77,7 @@ def kept_steps(
                     checkpoints, state, extra=extra(), interruption=interruption, progress=progress
                 )
             if stopped:
-                progress.finish()
+                progress.say(f"{name}: stopped after step {record.step:,}.")
                 raise KeyboardInterrupt
     progress.finish()
 

@@ -19,7 +19,15 @@ from regraft.config import TrainSettings
 from regraft.data import Rows, budget_batches, epoch_order
 from regraft.errors import ConfigError, DivergedError, TrainingError
 from regraft.models import Model
-from regraft.runtime import autocast, fastest_threads, in_percent, is_out_of_memory, seeded, world
+from regraft.runtime import (
+    autocast,
+    duration,
+    fastest_threads,
+    in_percent,
+    is_out_of_memory,
+    seeded,
+    world,
+)
 from regraft.training.masking import Moment
 from regraft.training.objectives import Objective
 from regraft.training.optim import (
@@ -372,7 +380,7 @@ def budget_plan(state: TrainState, *, settings: TrainSettings, num_rows: int) ->
         num_tokens = num_steps * state.num_tokens / state.step
         passes = num_steps / steps_per_epoch(num_rows, settings=settings)
         return (
-            f"At this pace {settings.minutes:g} min are about {num_steps:,.0f} steps, "
+            f"At this pace {duration(60 * settings.minutes)} are about {num_steps:,.0f} steps, "
             f"{num_tokens:,.0f} tokens, {passes:,.1f} epochs. "
             f"The learning rate rises over {settings.warmup_steps} steps, stays constant until "
             f"{in_percent(SETTLED_SHARE, digits=0)} of the time is over, then decays to zero."

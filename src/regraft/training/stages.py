@@ -274,6 +274,7 @@ def _run_words(
                 ),
                 model=bag,
                 checkpoint_name=part.name,
+                place=f" {number + 1} of {num_bags}",
                 num_steps_before=sum(summary.num_steps for summary in summaries),
                 folder=folder,
                 progress=progress,
@@ -479,6 +480,7 @@ def _run(
     num_steps_before: int,
     folder: RunFolder,
     progress: Progress,
+    place: str = "",
 ) -> StageSummary:
     """Train one stage to its end, from its last checkpoint if there is one; validate and log."""
     train = stage.train
@@ -509,7 +511,7 @@ def _run(
             "recent": [dataclasses.asdict(entry) for entry in recent],
             "num_records": num_records,
         },
-        name=f"pre-train {stage.name}" if checkpoint_name else "pre-train",
+        name=f"pre-train {stage.name}{place}" if checkpoint_name else "pre-train",
         note=lambda record: (
             f"loss {record.loss:.3f}  {latest['valid']}{record.tokens_per_second:,.0f} tokens/s"
         ),

@@ -87,7 +87,7 @@ def test_every_option_has_help(names: tuple[str, ...]) -> None:
 def test_option_help_is_the_help_of_the_setting() -> None:
     helps = {option.name: option.help for option in COMMANDS[("pretrain",)].params}
     assert helps["steps"] == schema.setting_help("train.steps")
-    assert helps["documents"] == schema.setting_help("data.documents")
+    assert helps["documents"].startswith(schema.setting_help("data.documents"))
 
 
 def test_sizes_of_the_option_are_those_of_the_settings() -> None:
@@ -104,7 +104,43 @@ def test_objectives_of_the_option_are_those_of_the_settings() -> None:
 def test_no_command_shows_the_commands() -> None:
     result = run()
     assert "pretrain" in result.output
-    assert "Commands:" in result.output
+    assert "Start here:" in result.output
+    # Whole sentences on a terminal of 80 columns, and every command once.
+    assert "..." not in result.output.partition("Start here:")[2]
+    listed = [line.split()[0] for line in result.output.splitlines() if line.startswith("  ")]
+    assert all(listed.count(name) == 1 for name in get_command(app).list_commands(None))
+
+
+def test_words_that_no_option_takes_are_counted_and_the_folder_is_named(tmp_path: Path) -> None:
+    files = [tmp_path / f"{number}.txt" for number in range(50)]
+    for file in files:
+        file.write_text("text")
+    result = run("fit", "--text", *files)
+    assert result.exit_code == 2
+    assert f"'{files[1]}', '{files[2]}', '{files[3]}' and 46 more" in result.stderr
+    assert f"--text {tmp_path}" in result.stderr
+    result = run("verify", "a", "b", "c")
+    assert result.exit_code == 2
+    assert "regraft verify --help" in result.stderr
+
+
+def test_documents_of_a_folder_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("text")
+    arguments = ["--text", tmp_path / "texts", "--train", "a.csv", "--documents", "line"]
+    result = run("fit", *arguments)
+    assert result.exit_code == 2
+    assert "In a folder, each file is one document." in result.stderr
+
+
+def test_data_check_names_the_files_of_a_folder(tmp_path: Path) -> None:
+    for name in ("a/1", "b/2"):
+        path = tmp_path / "set" / f"{name}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("the same")
+    table = run("data", "check", tmp_path / "set").stdout
+    place = Path("b/2.txt"), Path("a/1.txt")
+    assert f"file (first file): {place[0]} ({place[1]})" in " ".join(table.split())
 
 
 def test_version_is_shown() -> None:

@@ -279,6 +279,33 @@ def test_the_command_for_labels_reads_the_texts_as_the_studio_did(tmp_path):
     session.close()
 
 
+def test_texts_of_a_folder_are_named_by_their_files(tmp_path):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for name, text in {
+        "a": "one two",
+        "b": "three four",
+        "c": "five six",
+        "d": "five  six",
+    }.items():
+        (folder / f"{name}.txt").write_text(text, encoding="utf-8")
+    session = built(folder)
+    assert (session.state()["num_texts"], session.state()["num_duplicates"]) == (3, 1)
+    places = set()
+    for _ in range(3):
+        text = session.next_text()
+        places.add(text["place"])
+        session.label(text["number"], "positive")
+    session.close()
+    assert places == {"a.txt", "b.txt", "c.txt"}
+    with (tmp_path / "texts-labels.csv").open(encoding="utf-8", newline="") as file:
+        assert {row["text"]: row["file"] for row in csv.DictReader(file)} == {
+            "one two": "a.txt",
+            "three four": "b.txt",
+            "five six": "c.txt",
+        }
+
+
 def test_other_columns_of_a_table_are_kept_with_the_labels(tmp_path):
     tickets = tmp_path / "tickets.csv"
     tickets.write_text('id,body,label\n7,"one, two",old\n8,three,\n9,four,\n', encoding="utf-8")

@@ -33,6 +33,32 @@ def test_profile_counts_rows_labels_and_duplicates(tmp_path: Path) -> None:
     assert file.num_unlabelled == 1
 
 
+def test_profile_names_the_files_of_a_folder(tmp_path: Path) -> None:
+    for name, text in {"a/1": "one", "a/2": "", "b/1": "one"}.items():
+        path = tmp_path / "set" / f"{name}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (file,) = profile([tmp_path / "set"], data=DATA).files
+    folder = tmp_path / "set"
+    assert file.empty_sources == (str(folder / "a" / "2.txt"),)
+    (twin,) = file.duplicates
+    assert (twin.source, twin.first_source) == (str(folder / "b/1.txt"), str(folder / "a/1.txt"))
+    (warning,) = profile([tmp_path / "set"], data=DATA).warnings
+    assert f"{Path('a/1.txt')} 'a', {Path('b/1.txt')} 'b'" in warning
+
+
+def test_profile_says_that_a_table_has_no_column_of_labels(tmp_path: Path) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text("text,etiket\nfine,good\nbad,poor\n")
+    (warning,) = profile([path], data=DATA).warnings
+    assert "'text', 'etiket'" in warning
+    assert "--label-column" in warning
+    assert profile([path], data=DataSettings(label_column="etiket")).warnings == ()
+    text = tmp_path / "a.txt"
+    text.write_text("fine\nbad\n")
+    assert profile([text], data=DATA).warnings == ()
+
+
 def test_profile_quantiles_are_lengths_that_occur(tmp_path: Path) -> None:
     rows = [("w " * length, "a") for length in range(1, 101)]
     (file,) = profile([write_jsonl(tmp_path / "all.jsonl", *rows)], data=DATA).files

@@ -257,7 +257,9 @@ def test_wrong_encoding_names_byte_and_row(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", b"text,label\nfine,1\ncaf\xe9 noir,0\n")
     assert refusal(path) == (
         f"{path} line 3 is not utf-8: byte 0xe9 at offset 21 (invalid continuation byte). "
-        "Convert the file to UTF-8, or pass --encoding latin-1."
+        "Convert the file to UTF-8, or pass the --encoding it was saved in: cp1252 or latin-1 "
+        "(western), cp1254 or iso8859-9 (Turkish), cp1250 (central European), cp1251 (Cyrillic). "
+        "A wrong one is not always refused: look at a line first."
     )
     path = write(tmp_path / "b.csv", "text,label\nfine,1\n".encode("utf-16"))
     assert "pass --encoding utf-16" in refusal(path)

@@ -5,6 +5,7 @@ import datetime
 import gzip
 import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from regraft.data.text.writers import (
     without_formula,
     zipped,
 )
-from regraft.errors import DataError
+from regraft.errors import ConfigError, DataError
 
 COLUMNS = [Column("id", "whole"), Column("text", "text"), Column("p(a)", "probability")]
 ROWS: list[list[Any]] = [
@@ -180,3 +181,13 @@ def test_compressed_files_are_equal_whenever_they_are_written() -> None:
     assert files[0].getvalue() == files[1].getvalue()
     assert gzip.decompress(files[0].getvalue()) == b"a,b\n"
     assert files[0].getvalue()[4:8] == b"\0\0\0\0"
+
+
+@pytest.mark.parametrize(("library", "extra"), [("openpyxl", "xlsx"), ("pyarrow", "parquet")])
+def test_format_without_its_library_names_the_extra_before_any_work(
+    library: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ConfigError, match=rf"{library}.*\n?.*pip install '\.\[{extra}\]'"):
+        format_of(Path(f"new.{extra}"))
+    assert format_of(Path("new.csv.gz")) == ".csv"

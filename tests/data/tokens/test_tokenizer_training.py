@@ -42,6 +42,20 @@ def test_whole_words_forget_case_and_what_stands_between_them():
     assert trained("words", texts=["ab ab ac"]).vocab_size == len(SPECIAL_TOKENS) + 1
 
 
+def test_whole_words_read_a_turkish_capital_i_as_its_small_letter():
+    words = trained("words", texts=["i\u015fte bir", "i\u015fte bir"])
+    for text in (
+        "i\u015fte",
+        "\u0130\u015fte",
+        "\u0130\u015eTE",
+        "I\u0307\u015fte",
+        "i\u0307\u015fte",
+    ):
+        assert words.tokens(words.encode(text)) == ["i\u015fte"]
+    text = "Bir \u0130\u015fte bir"
+    assert [text[start:stop] for start, stop in words.spans(text)] == text.split()
+
+
 @pytest.mark.parametrize("kind", [*KINDS, "words"])
 def test_training_is_reproducible(kind):
     once = trained(kind).fingerprint

@@ -41,6 +41,14 @@ class _Commands(TyperGroup):
         """In the order of the pipeline; typer would put groups last."""
         return list(self.commands)
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """By what they are for, in the order of `_SECTIONS`."""
+        width = max(map(len, self.commands))
+        for title, names in _SECTIONS.items():
+            rows = [(n, self.commands[n].get_short_help_str(formatter.width)) for n in names]
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), text) for name, text in rows])
+
     def invoke(self, ctx: Any) -> Any:
         try:
             with optional("This command", extra="train"):
@@ -157,6 +165,16 @@ _COMMANDS: dict[str, str | dict[str, str]] = {
 _TRAINING = {
     *("demo", "fit", "pretrain", "import", "finetune", "compare", "generate", "fill"),
     *("studio", "attention", "picture", "params", "bench"),
+}
+# How `regraft --help` groups them.
+_SECTIONS = {
+    "Start here": ("demo", "fit", "predict", "data", "studio"),
+    "Pre-train and prove": (
+        *("tokenizer", "tokenize", "pretrain", "import", "finetune", "compare", "evaluate"),
+        "bench",
+    ),
+    "Use and share": ("explain", "generate", "fill", "distill", "export", "verify", "serve"),
+    "Look inside": ("attention", "picture", "params", "settings", "course"),
 }
 _GROUP_HELP = {
     "data": "Check data before using it; fix labels; fetch corpora.",

@@ -42,6 +42,7 @@ def check(
     from regraft.data import drop_leaks as write_without_leaks
     from regraft.data import profile as profile_files
 
+    options.check_documents(documents, files)
     settings = settings_from(
         "finetune",
         reading,

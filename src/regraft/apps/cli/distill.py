@@ -28,7 +28,7 @@ def distill(
     overrides: options.Overrides,
     output: options.Output,
 ) -> None:
-    """Train one small network, the student, to answer as a classifier does.
+    """Train a small network to answer as a classifier does.
 
     The classifier, whatever its kind, gives every text its probabilities, and the student learns
     from all of them; no labels are read. The student is an ordinary run folder, which `export`
@@ -41,6 +41,7 @@ def distill(
     """
     if not text:
         raise ConfigError("No text was given.", remedy="Add a file: --text FILE.")
+    options.check_documents(reading.documents, text)
     check_base_fixes(base, size=size, tokenizer=None, remedy="omit --base")
     from regraft.classifiers import STUDENT_PRESET
     from regraft.classifiers import distill as distilled

@@ -64,7 +64,7 @@ def explain(
     reading: options.Reading,
     output: options.Output,
 ) -> None:
-    """Show which words moved a classifier's decision, and by how much.
+    """Show which words moved a decision, and by how much.
 
     Blue words (or +) are evidence for the label, orange words (or -) against it. Scores are
     log-odds; the completeness gap is the part that they leave unexplained. For a table, the most

@@ -65,7 +65,7 @@ def finetune(
     choices: options.Choices,
     output: options.Output,
 ) -> None:
-    """Replace the head of a base by a classifier and train it on examples.
+    """Put a classifier on a base and train it on examples.
 
     \b
     Example:

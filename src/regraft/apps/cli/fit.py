@@ -20,9 +20,15 @@ class Inputs(options.Group):
     """The files of a fit."""
 
     text: options.Text = None
-    train: Annotated[Path | None, option("--train", "Labelled examples to train on.", "FILE")] = (
-        None
-    )
+    train: Annotated[
+        Path | None,
+        option(
+            "--train",
+            "Labelled examples to train on: csv, tsv, jsonl, xlsx, parquet, lines of fastText, or "
+            "a folder of files CLASS/NAME.txt.",
+            "FILE",
+        ),
+    ] = None
     valid: Annotated[
         Path | None,
         option("--valid", "Labelled examples for validation (default: cross-validation).", "FILE"),
@@ -102,7 +108,7 @@ def fit(
     overrides: options.Overrides,
     output: options.Output,
 ) -> None:
-    """Make the best classifier that unlabelled text and a few labels can give.
+    """Make a classifier of unlabelled text and a few labels.
 
     Learns document embeddings from the text, trains several models on the labels, and blends them
     by how well each predicts examples it has not seen. There is nothing to tune. Without --text the
@@ -120,6 +126,7 @@ def fit(
     start = time.perf_counter()
     if test is not None:  # now, and not after all the minutes
         _check_test(test, reading=reading)
+    options.check_documents(documents, inputs.text)
     like, update = earlier.like, earlier.update
     if update is not None:
         given = {"from": like, "text": inputs.text, "base": inputs.base, "documents": documents}

@@ -30,7 +30,7 @@ def attention(
     *,
     output: options.Output,
 ) -> None:
-    """Draw the attention weights of every layer and head for a text, or their rollout.
+    """Draw the attention weights of every layer and head.
 
     \b
     Example:
@@ -91,7 +91,7 @@ def picture(
     *,
     output: options.Output,
 ) -> None:
-    """Draw the attention mask or the position encoding of a model.
+    """Draw an attention mask or the position encoding.
 
     \b
     Example:

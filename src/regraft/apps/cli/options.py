@@ -7,7 +7,7 @@ which `grouped` unfolds into single options for typer.
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -31,6 +31,8 @@ from regraft.config import (
 from regraft.errors import ConfigError, DataError
 from regraft.runtime import Progress
 
+# More words that a command has no use for are counted, not listed.
+_WORDS_SHOWN = 3
 SCRATCH = "scratch"
 BASES = "Pre-trained run folder, Hugging Face folder, or a .pt file of the lab"
 # Options that had another name before. A command that has the old name itself keeps it.
@@ -64,8 +66,29 @@ class Command(TyperCommand):
                     f"`{ctx.command_path}` reads single texts, not pairs.",
                     remedy="Use `regraft finetune --pair-column NAME` for sentence pairs.",
                 )
+        # The library would list every word that it has no use for.
+        ctx.allow_extra_args = True
         parsed: list[str] = super().parse_args(ctx, args)
+        if ctx.args:
+            raise _unexpected(ctx.args, command=ctx.command_path, takes_text="--text" in known)
         return parsed
+
+
+def _unexpected(words: list[str], *, command: str, takes_text: bool) -> ConfigError:
+    """The error for words that are no option and no argument, often what the shell made of `*`."""
+    more = f" and {len(words) - _WORDS_SHOWN:,} more" if len(words) > _WORDS_SHOWN else ""
+    shown = ", ".join(map(repr, words[:_WORDS_SHOWN]))
+    folder = Path(words[0]).parent
+    if takes_text and Path(words[0]).exists():
+        remedy = "Write --text before each file"
+        remedy += f", or give their folder: --text {folder}." if folder.name else "."
+    else:
+        remedy = f"Quote what has blanks in it, or see `{command} --help`."
+    return ConfigError(
+        f"`{command}` has no use for {shown}{more}.",
+        "An option takes one value." if len(words) == 1 else "An option takes one value each time.",
+        remedy=remedy,
+    )
 
 
 def option(flag: str, help: str, metavar: str | None = None, **more: Any) -> Any:
@@ -88,6 +111,14 @@ def setting(key: str, flag: str, metavar: str | None = None) -> Any:
     return option(flag, setting_help(key), metavar)
 
 
+def reading_setting(key: str, flag: str, metavar: str | None = None) -> Any:
+    """An option about reading files: with its default, or what it is instead."""
+    _, _, name = key.partition(".")
+    default = getattr(DataSettings(), name)
+    how = f"{setting_help(key)} Default: {default}, or that of the run folder that is used."
+    return option(flag, how, metavar)
+
+
 def existing_texts(paths: list[Path] | None) -> list[Path] | None:
     """Refuse a --text that is no file: it may be meant as a column."""
     from regraft.data import near_file
@@ -102,6 +133,21 @@ def existing_texts(paths: list[Path] | None) -> list[Path] | None:
                 remedy=f"{hint}Check the path; if it is the name of a column, use --text-column.",
             )
     return paths
+
+
+def _holds_texts(path: Path) -> bool:
+    """Whether it is a folder of text files, not a token store."""
+    return path.is_dir() and any(path.rglob("*.txt*"))
+
+
+def check_documents(documents: str | None, paths: Sequence[Path] | None) -> None:
+    """Refuse --documents where it would change nothing: in folders, each file is a document."""
+    if documents is not None and paths and all(map(_holds_texts, paths)):
+        raise ConfigError(
+            f"--documents {documents} would not be used: {paths[0]} is a folder.",
+            "In a folder, each file is one document.",
+            remedy="Omit it, or join the files into one.",
+        )
 
 
 _SIZES = ", ".join(f"{name} (width {row[0]}, {row[1]} layers)" for name, row in SIZES.items())
@@ -148,7 +194,9 @@ Epochs = Annotated[int | None, setting("train.epochs", "--epochs", "N")]
 Minutes = Annotated[float | None, setting("train.minutes", "--minutes", "M")]
 Seed = Annotated[int | None, setting("train.seed", "--seed", "N")]
 PairColumn = Annotated[str | None, setting("data.pair_column", "--pair-column", "NAME")]
-Documents = Annotated[Literal["line", "blank"] | None, setting("data.documents", "--documents")]
+Documents = Annotated[
+    Literal["line", "blank"] | None, reading_setting("data.documents", "--documents")
+]
 MaxLength = Annotated[int | None, setting("data.max_length", "--max-length", "N")]
 
 RunOut = Annotated[Path, option("--out", "Run folder to write.", "DIR")]
@@ -204,8 +252,10 @@ class Reading(SettingsGroup):
 
     section = "data"
 
-    text_column: Annotated[str | None, setting("data.text_column", "--text-column", "NAME")] = None
-    encoding: Annotated[str | None, setting("data.encoding", "--encoding", "NAME")] = None
+    text_column: Annotated[
+        str | None, reading_setting("data.text_column", "--text-column", "NAME")
+    ] = None
+    encoding: Annotated[str | None, reading_setting("data.encoding", "--encoding", "NAME")] = None
 
 
 class TextReading(Reading):
@@ -217,9 +267,9 @@ class TextReading(Reading):
 class LabelReading(Reading):
     """How labelled examples are read."""
 
-    label_column: Annotated[str | None, setting("data.label_column", "--label-column", "NAME")] = (
-        None
-    )
+    label_column: Annotated[
+        str | None, reading_setting("data.label_column", "--label-column", "NAME")
+    ] = None
 
 
 class SetReading(LabelReading):

@@ -21,14 +21,6 @@ if TYPE_CHECKING:
 # Files below this size are predicted at once.
 _SMALL_BYTES = 1 << 16
 
-# Why a score on a file that was used for training is too good.
-_SEEN = {
-    "train": "{run} was trained on {file}, so this score is too good. "
-    "Evaluate it on examples that it has not seen.",
-    "valid": "{run} was selected on {file}, so this score is probably a little too good. "
-    "Evaluate it on examples that it has not seen.",
-}
-
 
 @options.grouped
 def evaluate(
@@ -58,8 +50,8 @@ def evaluate(
         find_label_issues,
         load_classifier,
         score_probabilities,
+        seen_warning,
     )
-    from regraft.comparison import part_in_training
     from regraft.config import check_task
     from regraft.data import Labels, load_examples, write_label_issues
     from regraft.runtime import output_path
@@ -72,8 +64,8 @@ def evaluate(
     check_task(data, supported=classifier.supported_tasks, by=str(run))
     with output.progress() as progress:
         examples = load_examples(file, data=data, progress=progress)
-        if (part := part_in_training(run, examples)) is not None:
-            progress.say(f"note: {_SEEN[part].format(file=file, run=run)}")
+        if (warning := seen_warning(run, file, examples)) is not None:
+            progress.say(warning)
         probabilities_NC = checked_probabilities(classifier, examples, progress=progress)
     evaluation = score_probabilities(
         classifier, examples, probabilities_NC, abstain_below=abstain_below
@@ -111,7 +103,14 @@ _TopK = Annotated[
 @options.grouped
 def predict(
     run: options.RunFolder,
-    files: Annotated[list[Path], argument("Tables or texts; - is stdin.", "FILE")],
+    files: Annotated[
+        list[Path],
+        argument(
+            "Tables (csv, tsv, jsonl, xlsx, parquet), text files and folders of text files; - is "
+            "text from stdin.",
+            "FILE",
+        ),
+    ],
     format: Annotated[
         Literal["csv", "tsv", "jsonl"] | None,
         option("--format", "Format on stdout (default: csv)."),
@@ -126,7 +125,10 @@ def predict(
     cluster: _Cluster = None,
     abstain_below: options.AbstainBelow = None,
     top_k: _TopK = None,
-    pair_column: options.PairColumn = None,
+    pair_column: Annotated[
+        str | None,
+        option("--pair-column", "Classifiers of pairs: column of the second text.", "NAME"),
+    ] = None,
     id_column: Annotated[
         str | None,
         option(
@@ -139,7 +141,7 @@ def predict(
     reading: options.TextReading,
     output: options.Output,
 ) -> None:
-    """Predict the label of each row of tables, with the probability of every label.
+    """Predict the label of each row, line or file.
 
     Keeps all columns and rows, and adds predicted_label, predicted_probability and p(LABEL).
 
@@ -162,6 +164,7 @@ def predict(
     from regraft.runtime import output_path
 
     part = parse_part(shard)
+    options.check_documents(reading.documents, files)
     _check_options(out, format=format, shard=shard, resume=resume)
     check_share("--abstain-below", abstain_below)
     if out is not None:

@@ -41,6 +41,7 @@ def pretrain(
       regraft pretrain reviews.txt --out runs/words --stages words
       regraft pretrain books.txt --base runs/base --out runs/books --minutes 5
     """
+    options.check_documents(reading.documents, texts.paths())
     check_base_fixes(base, size=size, tokenizer=tokenizer, remedy="pre-train without a base")
     check_preset_of(base, choices)
     settings = settings_from(
@@ -76,7 +77,7 @@ def bench(
     choices: options.Choices,
     output: options.Output,
 ) -> None:
-    """Measure how fast this machine trains, and how long a corpus would take.
+    """Measure how fast this machine trains.
 
     Runs real training steps at several model sizes for a few seconds each, and compares them with
     the speed of a plain matrix product. Text is optional.

@@ -1,6 +1,7 @@
 """Results as tables and lines on stdout."""
 
 import dataclasses
+import os
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
         Update,
     )
     from regraft.comparison import ArmSummary, Comparison
-    from regraft.data import Profile
+    from regraft.data import FileProfile, Profile
     from regraft.models import Ledger
     from regraft.stats import Interval
     from regraft.training import BenchResult, PretrainResult
@@ -62,11 +63,19 @@ def show_profile(profile: "Profile") -> None:
     )
     for file in profile.files:
         if file.empty_rows:
-            rows = _first([str(row) for row in file.empty_rows])
-            terminal.show_line(f"empty texts in {file.source}, rows: {rows}")
+            places = zip(file.empty_sources, file.empty_rows, strict=True)
+            rows = _first([_place(file, source, row) for source, row in places])
+            terminal.show_line(f"empty texts in {file.source}, {_places(file)}: {rows}")
         if file.duplicates:
-            rows = _first([f"{twin.row} ({twin.first_row})" for twin in file.duplicates])
-            terminal.show_line(f"duplicates in {file.source}, row (first row): {rows}")
+            rows = _first(
+                [
+                    f"{_place(file, twin.source, twin.row)} "
+                    f"({_place(file, twin.first_source, twin.first_row)})"
+                    for twin in file.duplicates
+                ]
+            )
+            what = "file (first file)" if _is_folder(file) else "row (first row)"
+            terminal.show_line(f"duplicates in {file.source}, {what}: {rows}")
         if file.label_counts:
             counts = (f"{label} {count:,}" for label, count in file.label_counts.items())
             terminal.show_line(f"labels of {file.source}: {', '.join(counts)}")
@@ -77,6 +86,19 @@ def show_profile(profile: "Profile") -> None:
         terminal.show_line("near duplicates were not searched (--no-near)")
     for warning in profile.warnings:
         terminal.show_line(f"note: {warning}")
+
+
+def _is_folder(file: "FileProfile") -> bool:
+    return Path(file.source).is_dir()
+
+
+def _places(file: "FileProfile") -> str:
+    return "files" if _is_folder(file) else "rows"
+
+
+def _place(file: "FileProfile", source: str, row: int) -> str:
+    """The row of a text; in a folder, where each text is a file, its name."""
+    return os.path.relpath(source, file.source) if _is_folder(file) else f"{row}"
 
 
 def _show_leaks(profile: "Profile") -> None:
@@ -230,12 +252,20 @@ def show_finetuned(result: "FinetuneResult", *, linear: float | None) -> None:
 
 def _show_doubts(result: "FitResult | FinetuneResult") -> None:
     """Below what there is no answer, and how many labels may be wrong."""
+    from regraft.classifiers import FinetuneResult
+
     if result.abstain_below is not None:
         terminal.show_line(f"No answer below a confidence of {result.abstain_below:.3f}.")
     if result.num_label_issues:
+        files = [] if isinstance(result, FinetuneResult) else result.judged_files
+        how = (
+            "its column id names files: move those you accept to the folder of their class"
+            if any(Path(file).is_dir() for file in files)
+            else "`regraft data clean` applies what you accept"
+        )
         terminal.show_line(
             f"{counted(result.num_label_issues, 'label')} may be wrong: "
-            f"{result.run_dir}/label_issues.csv (`regraft data clean` applies what you accept)."
+            f"{result.run_dir}/label_issues.csv ({how})."
         )
 
 

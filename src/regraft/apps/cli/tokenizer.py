@@ -31,6 +31,7 @@ def train(
     from regraft.data import read_documents, train_tokenizer
     from regraft.runtime import output_path
 
+    options.check_documents(reading.documents, texts.paths())
     flags = {"tokenizer.size": size, "tokenizer.kind": kind}
     settings = settings_from("pretrain", reading, choices=choices, flags=flags)
     path = out if out.suffix == ".json" else out / "tokenizer.json"
@@ -88,7 +89,7 @@ def tokenize(
     overrides: options.Overrides,
     output: options.Output,
 ) -> None:
-    """Turn text into a token store, which `pretrain` reads without holding it in memory.
+    """Turn text into a token store for `pretrain`.
 
     Any number of jobs can share the work. Repeat a job that was killed to continue it.
 
@@ -99,6 +100,7 @@ def tokenize(
     """
     from regraft.data import load_tokenizer, open_store, parse_part, write_store
 
+    options.check_documents(reading.documents, texts.paths())
     part = parse_part(shard)
     settings = settings_from("pretrain", reading, choices=overrides)
     loaded = load_tokenizer(tokenizer)

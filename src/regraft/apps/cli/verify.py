@@ -22,7 +22,7 @@ def verify(
     *,
     output: options.Output,
 ) -> None:
-    """Check every file of a run folder against its checksum, and that the parts agree.
+    """Check the files of a run folder against their checksums.
 
     With --key it also checks who wrote the folder: only a holder of the key can sign it. The exit
     code is 0 if all is well, 1 if a file is missing or damaged.

@@ -28,6 +28,8 @@ MOST_CLASSES = 9  # a key each
 MOST_CLASS_CHARACTERS = 60
 SHOWN_CHARACTERS = 200  # of each of the last labels
 
+# A file and a row: in a folder, each text is in row 1 of its file.
+Place = tuple[str, int]
 Vectors = Callable[[Sequence[str]], Float[np.ndarray, "N D"]]
 
 
@@ -40,22 +42,25 @@ class Session:
         *,
         file: LabelFile,
         vectors: Vectors,
-        cells: Mapping[int, Mapping[str, str]] | None = None,
+        cells: Mapping[Place, Mapping[str, str]] | None = None,
         classes: Sequence[str] = (),
         trainer: Trainer | None = None,
         seed: int = 0,
     ) -> None:
         """`classes` may be empty: then the saved ones are used, or the page asks for them.
 
-        `cells` are the other columns of the texts by row. Without a `trainer` the page cannot
-        train.
+        `cells` are the other columns of the texts by their place. Without a `trainer` the page
+        cannot train.
         """
         self._file = file
         self._vectors = vectors
         self._seed = seed
-        kept = without_duplicates([one for one in documents if one.text.strip()])[:MOST_TEXTS]
+        filled = [one for one in documents if one.text.strip()]
+        distinct = without_duplicates(filled)
+        self._num_duplicates = len(filled) - len(distinct)
+        kept = distinct[:MOST_TEXTS]
         self._texts = [one.text for one in kept]
-        self._rows = [one.row for one in kept]
+        self._places = [(one.source, one.row) for one in kept]
         self._cells = cells or {}
         self._training = None if trainer is None else Training(trainer, on_run=self._ask_run)
         self._add_labelled_texts()
@@ -109,6 +114,7 @@ class Session:
                 "classes": list(self._classes),
                 "counts": counts,
                 "num_texts": len(self._texts),
+                "num_duplicates": self._num_duplicates,
                 "num_labelled": len(records),
                 "num_train": num_train,
                 "num_evaluation": len(records) - num_train,
@@ -167,7 +173,7 @@ class Session:
             return {
                 "number": offer.number,
                 "text": self._texts[offer.number],
-                "row": self._rows[offer.number],
+                "place": self._shown_place(offer.number),
                 "use": offer.use,
                 "query": offer.query,
                 "guess": guess,
@@ -191,8 +197,8 @@ class Session:
                     label=label,
                     use=offer.use,
                     query=offer.query,
-                    row=self._rows[number],
-                    cells=self._cells.get(self._rows[number], {}),
+                    row=self._places[number][1],
+                    cells=self._cells.get(self._places[number], {}),
                 )
             )
             self._offer = None
@@ -361,7 +367,13 @@ class Session:
             if normalised(record.text) not in present:
                 present.add(normalised(record.text))
                 self._texts.append(record.text)
-                self._rows.append(record.row)
+                self._places.append(("", record.row))
+
+    def _shown_place(self, number: int) -> str:
+        """The row of a text, or its file if it is one of a folder."""
+        source, row = self._places[number]
+        name = self._cells.get((source, row), {}).get("file", "")
+        return name if name and Path(source).name == Path(name).name else f"Row {row:,}"
 
     def _check_classes(self) -> None:
         if not self._classes:

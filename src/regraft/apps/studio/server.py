@@ -15,7 +15,7 @@ from regraft.apps.serve.server import bound_socket
 from regraft.apps.studio.app import LIMITS, Studio, build_app
 from regraft.apps.studio.fit_process import TRAINING_MINUTES, Trainer
 from regraft.apps.studio.labelfile import COLUMNS, LabelFile
-from regraft.apps.studio.labelling import Session, Vectors, checked_classes
+from regraft.apps.studio.labelling import Place, Session, Vectors, checked_classes
 from regraft.apps.studio.models import Models
 from regraft.apps.studio.runs import RunsFolder
 from regraft.classifiers import document_vectors, fit_space, load_classifier
@@ -59,7 +59,7 @@ def studio(
         server = build_server(Studio(RunsFolder(folder.resolve()), Models(), session))
         if not folder.exists():
             progress.say(f"There is no folder {folder} yet; runs appear when something is in it.")
-        progress.say(f"The studio is on {address}; Ctrl-C stops it.")
+        progress.say(f"The studio is open; Ctrl-C stops it:\n  {address}")
         if opens_browser:
             # Later: a fast browser would find no server yet.
             threading.Timer(0.5, webbrowser.open, [address]).start()
@@ -123,10 +123,11 @@ def build_session(
         raise
 
 
-def _read(text: Path, data: DataSettings) -> tuple[list[Document], dict[int, dict[str, str]]]:
+def _read(text: Path, data: DataSettings) -> tuple[list[Document], dict[Place, dict[str, str]]]:
     """The texts, and what else is in their rows; a column that is named as one of ours has
     another name."""
-    documents, cells = [], {}
+    documents: list[Document] = []
+    cells: dict[Place, dict[str, str]] = {}
     for row in read_table_rows([text], data=data):
         documents.append(Document(row.text, row.source, row.row, row.pair))
         others = {
@@ -135,7 +136,7 @@ def _read(text: Path, data: DataSettings) -> tuple[list[Document], dict[int, dic
             if name != data.text_column
         }
         if others:
-            cells[row.row] = others
+            cells[row.source, row.row] = others
     return documents, cells
 
 

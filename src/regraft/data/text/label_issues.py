@@ -178,5 +178,5 @@ def spellings_of(names: Iterable[str]) -> list[list[str]]:
 
 
 def _contradiction(group: Sequence[Example]) -> str:
-    places = [f"row {example.row} {example.label!r}" for example in group[:_MOST_LISTED]]
+    places = [f"{example.place} {example.label!r}" for example in group[:_MOST_LISTED]]
     return ", ".join(places)

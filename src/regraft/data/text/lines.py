@@ -181,6 +181,13 @@ def peeked(lines: Iterable[str]) -> tuple[str, Iterator[str]]:
     return (seen[-1].strip() if seen else ""), itertools.chain(seen, lines)
 
 
+# Common encodings of one byte a character: nothing in a file says which it has.
+_EIGHT_BITS = (
+    "cp1252 or latin-1 (western), cp1254 or iso8859-9 (Turkish), cp1250 (central European), "
+    "cp1251 (Cyrillic)"
+)
+
+
 def nul_error(place: str) -> DataError:
     """The error for a NUL byte in text."""
     return DataError(
@@ -220,10 +227,16 @@ def _encoding_error(
     source: str, *, row: int, offset: int, line: bytes, error: UnicodeDecodeError
 ) -> DataError:
     is_utf16 = row == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    # Latin-1 decodes any byte, so this suggestion always works.
-    likely = "utf-16" if is_utf16 else "latin-1" if error.encoding.startswith("utf") else "utf-8"
+    likely = "pass --encoding utf-16"
+    if not is_utf16:
+        likely = (
+            f"pass the --encoding it was saved in: {_EIGHT_BITS}. "
+            "A wrong one is not always refused: look at a line first"
+            if error.encoding.startswith("utf")
+            else "pass --encoding utf-8"
+        )
     return DataError(
         f"{source} line {row} is not {error.encoding}: "
         f"byte 0x{line[error.start]:02x} at offset {offset} ({error.reason}).",
-        remedy=f"Convert the file to UTF-8, or pass --encoding {likely}.",
+        remedy=f"Convert the file to UTF-8, or {likely}.",
     )

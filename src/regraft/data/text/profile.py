@@ -12,7 +12,7 @@ from typing import Any, Literal
 from regraft.config import DataSettings
 from regraft.data.text.duplicates import Leak, duplicate_key, find_leaks
 from regraft.data.text.label_issues import label_warnings
-from regraft.data.text.lines import check_present, source_name
+from regraft.data.text.lines import STANDARD_INPUT, check_present, source_name
 from regraft.data.text.readers import (
     Row,
     all_empty_error,
@@ -39,6 +39,7 @@ _ROLE_WORDS: dict[str, Role] = {
 }
 _QUANTILES = (5, 25, 50, 75, 95)
 _CHUNK = 1000
+_MOST_SHOWN = 12
 # Bytes of memory for a byte and for a line of text, without and with near duplicates (2026-11-18:
 # 2.0 and 540 for texts of 5 to 1,000 characters; 3.3 and 4,200).
 _COSTS, _NEAR_COSTS = (2.0, 540), (3.3, 4_200)
@@ -46,11 +47,12 @@ _COSTS, _NEAR_COSTS = (2.0, 540), (3.3, 4_200)
 
 @dataclass(frozen=True)
 class Duplicate:
-    """A row whose text is already in an earlier row of the same file."""
+    """A row whose text is already in an earlier row of the same file, or file of the folder."""
 
     source: str
     row: int
     first_row: int
+    first_source: str
 
 
 @dataclass(frozen=True)
@@ -65,12 +67,16 @@ class Cut:
 
 @dataclass(frozen=True)
 class FileProfile:
-    """What is in one file. `words` maps p5 .. p95 and max to the number of words of a text."""
+    """What is in one file or folder. `words` maps p5 .. p95 and max to the words of a text.
+
+    `empty_sources` are the files of `empty_rows`: others than `source` in a folder.
+    """
 
     source: str
     role: Role | None
     num_rows: int
     empty_rows: tuple[int, ...]
+    empty_sources: tuple[str, ...]
     duplicates: tuple[Duplicate, ...]
     label_counts: dict[str, int]
     num_unlabelled: int
@@ -145,9 +151,25 @@ def profile(
         )
         splits.setdefault(role or source_name(path), []).extend(records)
         examples = [record for record in records if isinstance(record, Example)]
+        if not examples and (columns := _columns_without_label(path, data=data)):
+            warnings.append(
+                f"{source_name(path)}: there is no column {data.label_column!r}, so labels were "
+                f"not counted. Its columns are {columns}. Pass --label-column NAME."
+            )
         warnings += [f"{source_name(path)}: {warning}" for warning in label_warnings(examples)]
     leaks = find_leaks(list(splits.values()), near=near, progress=progress)
     return Profile(tuple(files), tuple(leaks), near, (*_warnings(files), *warnings))
+
+
+def _columns_without_label(path: Path, *, data: DataSettings) -> str:
+    """The columns of a table, if there is none of labels; empty for other files."""
+    if path == STANDARD_INPUT or path.is_dir():
+        return ""
+    first = next(read_rows(path, data=data, need_label=False, whole=True))
+    names = [name for name in first.cells or () if isinstance(name, str)]
+    if not names or data.label_column in names or names == [data.text_column]:
+        return ""
+    return ", ".join(map(repr, names[:_MOST_SHOWN]))
 
 
 def ordered_by_role(paths: Sequence[Path]) -> list[tuple[Path, Role | None]]:
@@ -175,11 +197,13 @@ def _file_profile(
 ) -> FileProfile:
     num_cut = sum(length > data.max_length for length in lengths.of_cut)
     labels = Counter(name for row in rows for name in label_names(row, data=data))
+    empty = [row for row in rows if not row.text.strip()]
     return FileProfile(
         source=source,
         role=role,
         num_rows=len(rows),
-        empty_rows=tuple(row.row for row in rows if not row.text.strip()),
+        empty_rows=tuple(row.row for row in empty),
+        empty_sources=tuple(row.source for row in empty),
         duplicates=tuple(_duplicates(rows)),
         label_counts=dict(sorted(labels.items())),
         num_unlabelled=sum(not row.label for row in rows),
@@ -195,7 +219,7 @@ def _duplicates(rows: Sequence[Row]) -> list[Duplicate]:
         key = duplicate_key(row.text, row.pair)
         first = first_by_key.setdefault(key, row)
         if key and first is not row:
-            duplicates.append(Duplicate(row.source, row.row, first.row))
+            duplicates.append(Duplicate(row.source, row.row, first.row, first.source))
     return duplicates
 
 

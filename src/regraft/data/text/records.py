@@ -60,6 +60,12 @@ class Example:
     id: str = ""
 
     @property
+    def place(self) -> str:
+        """`row 17`; in a folder, where each example is a file and has its name as id, the name."""
+        is_file = bool(self.id) and self.source.endswith(self.id)
+        return self.id if is_file else f"row {self.row}"
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The classes it belongs to: one, unless there may be any number."""
         return (self.label,) if self.labels is None else self.labels

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from regraft.errors import DataError
+from regraft.runtime import check_library
 
 # What a column holds. A `number` has whole and other numbers, a `probability` has six digits;
 # `mixed` is written as text where a column has one type.
@@ -32,6 +33,8 @@ MOST_SHEET_COLUMNS = 16_384
 LONGEST_SHEET_CELL = 32_767
 # A probability as a sheet shows it: 0.000001 and not 1E-06.
 _SIX_DIGITS = "0.000000"
+# What the others do without.
+_EXTRAS = {".parquet": "parquet", ".xlsx": "xlsx"}
 # Larger whole numbers, such as ids, lose digits in a spreadsheet: they are written as text.
 LARGEST_SHEET_NUMBER = 10**15
 
@@ -85,7 +88,10 @@ def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def format_of(path: Path) -> str:
-    """The format of an output by its name, such as `.csv`; DataError if it is none of ours."""
+    """The format of an output by its name, such as `.csv`; DataError if it is none of ours.
+
+    ConfigError if it needs a library that is not installed: better now than after the work.
+    """
     name = path.name.lower()
     ending = Path(name.removesuffix(".gz")).suffix
     if ending not in WRITERS or (ending == ".xlsx" and name.endswith(".gz")):
@@ -97,6 +103,8 @@ def format_of(path: Path) -> str:
             f"Tables are written as {' '.join(WRITERS)}, all but .xlsx also as .gz.",
             remedy="Choose an --out that ends in one of these.",
         )
+    if ending in _EXTRAS:
+        check_library(f"Writing {path}", extra=_EXTRAS[ending])
     return ending
 
 

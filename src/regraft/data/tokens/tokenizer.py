@@ -378,7 +378,9 @@ def byte_level(model: models.Model) -> tokenizers.Tokenizer:
 def whole_words(model: models.Model) -> tokenizers.Tokenizer:
     """A model of lower-case words that drops everything between them."""
     inner = tokenizers.Tokenizer(model)
-    inner.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+    # Turkish capital I with a dot becomes i and a combining dot: "\u0130\u015fte" is "i\u015fte".
+    undotted = normalizers.Replace("i\u0307", "i")
+    inner.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase(), undotted])
     inner.pre_tokenizer = pre_tokenizers.Split(Regex(_WHOLE_WORDS), behavior="removed", invert=True)
     return inner
 

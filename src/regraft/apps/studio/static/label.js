@@ -28,10 +28,11 @@ function showState() {
   find("label-undo").disabled = !state.can_undo;
   const counts = Object.entries(state.counts).map(([name, num]) => `${name} ${num}`).join(", ");
   const waits = state.is_ready || state.training?.runs.length ? "" : " The texts are being read; until then they are shown at random.";
+  const twins = state.num_duplicates ? ` Duplicates left out: ${state.num_duplicates.toLocaleString("en")}.` : "";
   find("label-status").textContent = state.trouble
-    || `${state.num_labelled.toLocaleString("en")} of ${state.num_texts.toLocaleString("en")} texts are labelled (${counts}), all saved in ${state.file}.${waits}`;
+    || `${state.num_labelled.toLocaleString("en")} of ${state.num_texts.toLocaleString("en")} texts are labelled (${counts}), all saved in ${state.file}.${twins}${waits}`;
   find("label-last").replaceChildren(...state.last.map((one) =>
-    make("li", {}, make("strong", {}, make("bdi", {}, one.label)), one.use === "evaluation" ? " (to judge by)" : "", " ", make("bdi", {}, one.text))));
+    make("li", {}, make("strong", {}, make("bdi", {}, one.label)), one.use === "evaluation" ? " (evaluation)" : "", " ", make("bdi", {}, one.text))));
   find("label-before").hidden = state.last.length === 0;
   showCurve();
   showTraining();
@@ -90,12 +91,12 @@ function showCurve() {
   const percent = (share) => (100 * share).toFixed(0);
   find("label-score").textContent = newest
     ? `With ${newest.num} labels: ${percent(newest.accuracy)} % (${percent(newest.low)} to ${percent(newest.high)}) on ${state.num_evaluation} text${state.num_evaluation === 1 ? "" : "s"} drawn at random.`
-    : "The curve begins when two classes have a label to learn from and one text was drawn to judge by.";
+    : "The curve begins when two classes have a label to learn from, and a text for evaluation has one.";
 }
 
 /** Why this text: the query that is chosen needs something to go by, and says so while it has nothing. */
 function why() {
-  if (text.use === "evaluation") return "Drawn at random, to judge by: nothing is learned from it.";
+  if (text.use === "evaluation") return "Drawn at random for evaluation: nothing is learned from it.";
   if (text.query === "uncertainty") return "Of all texts, the model is least sure of this one.";
   if (text.query === "random") return state.query === "random" ? "Drawn at random." : "Drawn at random, while the texts are being read.";
   if (state.num_labelled === 0) return "The first text is the one most like all others.";
@@ -112,7 +113,7 @@ function showText() {
   });
   find("label-skip").disabled = !isThere;
   const guess = isThere && text.guess ? ` The model guesses ${text.guess.label} (${(100 * text.guess.probability).toFixed(0)} %); Enter agrees.` : "";
-  find("label-why").textContent = isThere ? `${why()}${guess} Row ${text.row}.` : "";
+  find("label-why").textContent = isThere ? `${why()}${guess} ${text.place}.` : "";
   showReading(isThere ? text.text : "All texts are labelled or skipped.");
 }
 
