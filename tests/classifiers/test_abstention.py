@@ -25,7 +25,7 @@ def test_unreachable_accuracy_names_the_best() -> None:
     assert chosen == 0.9
     (message,) = recorder.messages
     assert "99.9 %" in message
-    assert "100.0 % on 50 %" in message
+    assert "50 % of them, 100.0 % right" in message
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_everything_found_is_told():
         "| pretrained:wide | no gain found | latent |",
         "| embedding | more than 1,200 (900 or more) | latent |",
         "| pretrained | 6.2 | 1.40 | 2.1 |",
-        "> Row 1,204 is labelled **positive**; all 33 runs predict **negative**",
+        "> Row 1204 is labelled **positive**; all 33 runs predict **negative**",
         "| negative | 790 (49.4 %) | 201 (50.2 %) | 1,000 (50.0 %) |",
         "- 12 test texts occur in the unlabelled text",
         "The test labels have been read twice.",

@@ -55,7 +55,7 @@ def test_record_of_many_lines_is_refused_before_it_is_in_memory(tmp_path):
         path.write_text("text,label\n" + record)
         # The module keeps four bytes for each character, twice while they grow.
         assert (
-            peak_of_refusal(path, r"a\.csv row 2 \(to row \d+\) has more than 8,388,608")
+            peak_of_refusal(path, r"a\.csv line 2 \(to line \d+\) has more than 8,388,608")
             < 10 * ReadLimits().record_bytes
         )
 
@@ -65,12 +65,12 @@ def test_documents_and_label_issues_without_end_are_refused(tmp_path, monkeypatc
     path = tmp_path / "a.txt"
     path.write_text("short\n\n" + "x\n" * 1_000)
     blank = dataclasses.replace(DATA, documents="blank")
-    with pytest.raises(DataError, match=r"a\.txt row 3 .*REGRAFT_LIMITS=record_bytes=NUMBER"):
+    with pytest.raises(DataError, match=r"a\.txt line 3 .*REGRAFT_LIMITS=record_bytes=NUMBER"):
         read(path, data=blank)
-    with pytest.raises(DataError, match=r"a\.txt row 1 .*REGRAFT_LIMITS=whole_bytes=NUMBER"):
+    with pytest.raises(DataError, match=r"a\.txt line 1 .*REGRAFT_LIMITS=whole_bytes=NUMBER"):
         read(tmp_path)
     path.write_text('row,id,text,label,proposal,confidence\n"' + "x\n" * 1_000)
-    with pytest.raises(DataError, match=r"a\.txt row 1 .*REGRAFT_LIMITS=whole_bytes=NUMBER"):
+    with pytest.raises(DataError, match=r"a\.txt line 1 .*REGRAFT_LIMITS=whole_bytes=NUMBER"):
         read_label_issues(path)
 
 

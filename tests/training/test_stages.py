@@ -47,7 +47,9 @@ class StopIn(Recorder):
 
     def start(self, name: str, *, total: float | None) -> None:
         super().start(name, total=total)
-        self._interrupt_at = self._at if name == f"pre-train {self._stage}" else None
+        # The bags of the stage words are numbered: "pre-train words 1 of 4".
+        stage = name.removeprefix("pre-train ").partition(" ")[0]
+        self._interrupt_at = self._at if stage == self._stage else None
 
 
 def settings_of(preset: str, stages: str, **more: Any) -> Settings:

@@ -418,18 +418,13 @@ def train_classifier(
     state = build_state(model.to(device()), settings=train, num_rows=len(rows.lengths))
     followed = MICRO_F1 if has_label_sets(rows) else ACCURACY
     followed = AGREEMENT if has_probabilities(rows) else followed
-    history: list[EpochRecord] = []
-    losses: list[float] = []
-    checkpoints = None
+    checkpoints, history, losses = None, list[EpochRecord](), list[float]()
     if folder is not None:
         checkpoints = folder.checkpoints(keep=train.keep_checkpoints)
         extra = checkpoints.load(state, progress=progress) or {"history": [], "losses": []}
-        history = [EpochRecord(**values) for values in extra["history"]]
-        folder.truncate_metrics(after=state.step, most=len(history))
-        losses = extra["losses"]
-        if state.step:
-            progress.say(f"Resuming {folder.run_dir} after step {state.step:,}.")
-        yield from history
+        history, losses = [EpochRecord(**v) for v in extra["history"]], extra["losses"]
+        _go_on(folder, state, history=history, progress=progress)
+    yield from history
 
     def record_epoch() -> EpochRecord:
         start_seconds = time.perf_counter()
@@ -475,6 +470,15 @@ def train_classifier(
     put(model, state.copies.get(BEST, state.copies.get(MEAN, {})))
     if adapters is not None:
         merge_adapters(adapters)
+
+
+def _go_on(
+    folder: RunFolder, state: TrainState, *, history: Sequence[EpochRecord], progress: Progress
+) -> None:
+    """Cut the metrics back to what the checkpoint knows, and tell where training goes on."""
+    folder.truncate_metrics(after=state.step, most=len(history))
+    if state.step:
+        progress.say(f"Resuming {folder.run_dir} after step {state.step:,}.")
 
 
 def _note(epoch: int, loss: float, *, valid: EpochRecord) -> str:

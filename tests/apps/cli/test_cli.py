@@ -577,7 +577,7 @@ def test_a_process_of_torchrun_ends_at_once_with_its_output_and_its_code(argumen
         (["fit", "--minute", "2"], ["no option --minute. Did you mean --minutes? See"]),
         (["fit", "--minutes", "two"], ["--minutes is 'two'. It must be a valid number. See"]),
         (["predict", "a", "b", "--top-k=0"], ["--top-k is '0'. It must be greater than or equal"]),
-        (["predict", "a"], ["FILE is missing. Tables or texts; - is stdin. See"]),
+        (["predict", "a"], ["FILE is missing. Tables (csv, tsv,", "- is text from stdin. See"]),
         (["predict", "a", "b", "--format", "xml"], ["--format is 'xml'. It must be one of 'csv',"]),
         (["predict", "a", "b", "--top-k"], ["Option '--top-k' requires an argument. See `regraft"]),
         (["fti"], ["No such command 'fti'. Did you mean 'fit'? See"]),

@@ -440,7 +440,7 @@ def test_texts_that_are_refused_leave_no_file_of_labels(tmp_path):
     (texts / "empty.txt").touch()
     (texts / "good.txt").write_text("one\ntwo\n", encoding="utf-8")
     before = sorted(texts.iterdir())
-    assert "pass --encoding latin-1" in told("--port", 0, "--text", texts / "old.txt")
+    assert "pass the --encoding it was saved in" in told("--port", 0, "--text", texts / "old.txt")
     assert "empty.txt" in told("--port", 0, "--text", texts / "empty.txt")
     assert "none.txt" in told("--port", 0, "--text", texts / "none.txt")
     told("--port", 0, "--text", texts / "good.txt", "--labels", "only")
@@ -476,19 +476,22 @@ def test_a_folder_that_is_not_there_yet_is_an_empty_one(tmp_path, folder):
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stderr.readline().strip() == (
-            "There is no folder runs yet; runs appear when something is in it."
-        )
-        address = re.search(r"http://[\d.:]+", process.stderr.readline()).group()
-        with httpx2.Client(base_url=address, timeout=60, trust_env=False) as client:
-            assert client.get("/api/runs").json() == {"runs": []}
-            assert client.get("/api/label").json()["num_texts"] == 2
-            shutil.copytree(folder / "base", tmp_path / "runs" / "base")
-            assert [row["name"] for row in client.get("/api/runs").json()["runs"]] == ["base"]
-        process.terminate()
-        assert (
-            process.communicate(timeout=60)[1].strip() == "Stopped. All labels are in their file."
-        )
+        try:
+            assert process.stderr.readline().strip() == (
+                "There is no folder runs yet; runs appear when something is in it."
+            )
+            assert "Ctrl-C stops it" in process.stderr.readline()
+            address = process.stderr.readline().strip()
+            with httpx2.Client(base_url=address, timeout=60, trust_env=False) as client:
+                assert client.get("/api/runs").json() == {"runs": []}
+                assert client.get("/api/label").json()["num_texts"] == 2
+                shutil.copytree(folder / "base", tmp_path / "runs" / "base")
+                assert [row["name"] for row in client.get("/api/runs").json()["runs"]] == ["base"]
+            process.terminate()
+            ended = process.communicate(timeout=60)[1]
+            assert ended.strip() == "Stopped. All labels are in their file."
+        finally:
+            process.kill()  # else a failure above waits for ever
     assert process.returncode == 0
 
 

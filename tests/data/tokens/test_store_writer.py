@@ -250,7 +250,7 @@ def test_store_read_in_another_way_is_refused(documents_path, tokenizer, tmp_pat
 def test_start_that_came_to_no_shard_can_be_repeated_differently(tmp_path, tokenizer):
     path = tmp_path / "latin.txt"
     path.write_bytes("un été\n".encode("latin-1"))
-    with pytest.raises(DataError, match="--encoding latin-1"):
+    with pytest.raises(DataError, match="pass the --encoding it was saved in: cp1252 or latin-1"):
         write(path, tokenizer, tmp_path / "store")
     store = built(path, tokenizer, tmp_path / "store", DataSettings(encoding="latin-1"))
     assert documents_of(store) == framed(tokenizer, ["un été"])

@@ -14,6 +14,7 @@ from regraft.runtime import Progress
 
 if TYPE_CHECKING:
     from regraft.classifiers import FitResult
+    from regraft.config import Settings
 
 
 class Inputs(options.Group):
@@ -146,20 +147,13 @@ def fit(
                 update, inputs, reading, answering, out=out, resume=resume, progress=progress
             )
         elif like is None:
-            from regraft.classifiers import fit as run
-
-            text, train = inputs.required()
-            result = run(
-                text,
-                train=train,
-                valid=inputs.valid,
+            result = _new(
+                inputs,
+                settings,
+                amount,
+                answering,
                 out=out,
-                base=inputs.base,
-                settings=settings,
-                minutes=amount.minutes,
-                bases=amount.bases,
-                **vars(answering),
-                keep_baselines=test is not None,
+                keep=test is not None,
                 resume=resume,
                 progress=progress,
             )
@@ -167,6 +161,36 @@ def fit(
             keep = test is not None
             result = _again(like, inputs, out=out, keep=keep, resume=resume, progress=progress)
         _report(result, test=test, start=start, output=output, progress=progress)
+
+
+def _new(
+    inputs: Inputs,
+    settings: "Settings",
+    amount: Amount,
+    answering: options.Answering,
+    *,
+    out: Path,
+    keep: bool,
+    resume: bool,
+    progress: Progress,
+) -> "FitResult":
+    from regraft.classifiers import fit as run
+
+    text, train = inputs.required()
+    return run(
+        text,
+        train=train,
+        valid=inputs.valid,
+        out=out,
+        base=inputs.base,
+        settings=settings,
+        minutes=amount.minutes,
+        bases=amount.bases,
+        **vars(answering),
+        keep_baselines=keep,
+        resume=resume,
+        progress=progress,
+    )
 
 
 def _again(

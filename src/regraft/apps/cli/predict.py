@@ -94,6 +94,18 @@ _Cluster = Annotated[
         "--cluster", "Dask scheduler whose workers predict, such as tcp://host:8786.", "ADDRESS"
     ),
 ]
+_PairColumn = Annotated[
+    str | None,
+    option("--pair-column", "Classifiers of pairs: column of the second text.", "NAME"),
+]
+_IdColumn = Annotated[
+    str | None,
+    option(
+        "--id-column",
+        "Column that names each row: refused if one lacks it, or two share it.",
+        "NAME",
+    ),
+]
 _TopK = Annotated[
     int | None,
     option("--top-k", "Write the K most probable labels, not the probability of all.", "K", min=1),
@@ -125,18 +137,8 @@ def predict(
     cluster: _Cluster = None,
     abstain_below: options.AbstainBelow = None,
     top_k: _TopK = None,
-    pair_column: Annotated[
-        str | None,
-        option("--pair-column", "Classifiers of pairs: column of the second text.", "NAME"),
-    ] = None,
-    id_column: Annotated[
-        str | None,
-        option(
-            "--id-column",
-            "Column that names each row: refused if one lacks it, or two share it.",
-            "NAME",
-        ),
-    ] = None,
+    pair_column: _PairColumn = None,
+    id_column: _IdColumn = None,
     *,
     reading: options.TextReading,
     output: options.Output,
