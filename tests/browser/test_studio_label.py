@@ -38,7 +38,8 @@ def studio_process(folder: Path, texts: Path, *more: str) -> Iterator[tuple[subp
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
     try:
-        yield process, re.search(r"http://[\d.:]+", process.stderr.readline()).group()
+        assert "Ctrl-C stops it" in process.stderr.readline()
+        yield process, process.stderr.readline().strip()
     finally:
         process.kill()
         process.wait()
