@@ -96,7 +96,7 @@ def send(connection: http.client.HTTPConnection, action: str, body: Any) -> None
 def port_of(child: Child) -> int:
     """Wait until the studio says where it is."""
     for _ in range(3_000):
-        found = re.search(r"http://127\.0\.0\.1:(\d+);", child.log.read_text())
+        found = re.search(r"http://127\.0\.0\.1:(\d+)\n", child.log.read_text())
         if found:
             return int(found[1])
         time.sleep(0.02)
