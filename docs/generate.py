@@ -1,4 +1,5 @@
-"""Write docs/reference/ from the code, and the architecture picture from the import contract.
+"""Write docs/reference/ from the code, the architecture picture from the import contract, and the
+notebook from its page.
 
 `python docs/generate.py` writes the pages; with --check it writes nothing and fails if one is
 stale. Course pages are compared as well, without their outputs.
@@ -7,6 +8,7 @@ stale. Course pages are compared as well, without their outputs.
 import contextlib
 import inspect
 import io
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -28,6 +30,8 @@ REFERENCE_DIR = DOCS_DIR / "reference"
 WITH_OUTPUT = re.compile(
     r"^```python\n(?P<code>.*?)^```\n\n```text\n.*?^```", re.MULTILINE | re.DOTALL
 )
+CODE_BLOCK = re.compile(r"^```python\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 NOTE = "<!-- Written by `make docs`; edit the code instead. -->"
 
 
@@ -121,7 +125,25 @@ def pages() -> dict[Path, str]:
         REFERENCE_DIR / "errors.md": describe.errors_page(),
         DOCS_DIR / "images" / "architecture.svg": picture.architecture_svg(),
         DOCS_DIR / "scaling.md": with_outputs(DOCS_DIR / "scaling.md"),
+        DOCS_DIR / "how-to" / "pandas.ipynb": notebook(DOCS_DIR / "how-to" / "pandas.md"),
     }
+
+
+def notebook(path: Path) -> str:
+    """A page as a Jupyter notebook: its Python blocks are cells to run, its prose lies between."""
+    cells: list[dict[str, Any]] = []
+    for at, part in enumerate(CODE_BLOCK.split(_current(path))):
+        source = part.strip() if at % 2 else COMMENT.sub("", part).strip()
+        lines = source.splitlines(keepends=True)
+        if at % 2:
+            kind = {"cell_type": "code", "execution_count": None, "outputs": []}
+        else:
+            kind = {"cell_type": "markdown"}
+        if lines:
+            cells.append({**kind, "id": f"cell-{at}", "metadata": {}, "source": lines})
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    book = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(book, indent=1, ensure_ascii=False) + "\n"
 
 
 def with_outputs(path: Path) -> str:

@@ -20,6 +20,7 @@ from .errors import (
 )
 from .models.parameter_count import ledger
 from .report.writer import write_report
+from .runtime.progress import ProgressLines
 from .training.generation import generate
 from .training.pretraining import pretrain
 
@@ -29,6 +30,7 @@ __all__ = [
     "ConfigError",
     "CorpusError",
     "DataError",
+    "ProgressLines",
     "RegraftError",
     "RunFolderError",
     "Settings",

@@ -1,11 +1,16 @@
 """TextClassifier: scikit-learn's contract, and the run folder it shares with the command line."""
 
+import dataclasses
 import errno
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
+import polars
+import pyarrow
 import pytest
 from conftest import TINY, make_examples
 from sklearn.base import clone, is_classifier
@@ -14,8 +19,10 @@ from sklearn.model_selection import cross_val_score
 
 import regraft
 from regraft.classifiers.base import load_classifier
-from regraft.classifiers.estimator import TextClassifier
+from regraft.classifiers.estimator import TextClassifier, _renamed
+from regraft.classifiers.inputs import column_names, is_missing, values_of
 from regraft.data.synthetic import synthetic_reviews
+from regraft.data.text.label_issues import LabelIssue
 from regraft.errors import ConfigError, DataError, RegraftError, RunFolderError
 from regraft.training.loaded_run import load_run
 
@@ -47,6 +54,7 @@ def test_parameters_are_stored_as_given_and_cloned() -> None:
         "encoder": None,
         "minutes": None,
         "num_bases": None,
+        "target_accuracy": None,
         "preset": "lab",
         "size": None,
         "epochs": 3,
@@ -169,8 +177,116 @@ def test_saved_recipe_predicts_the_same(by_recipe: TextClassifier, tmp_path: Pat
     run_dir = by_recipe.save(tmp_path / "run")
     for loaded in (TextClassifier.load(run_dir), load_classifier(run_dir)):
         assert np.array_equal(loaded.predict_proba(TEXTS), by_recipe.predict_proba(TEXTS))
-        assert loaded.classes_.tolist() == ["0", "1"]
-    assert TextClassifier.load(run_dir).result_.run_dir == str(run_dir)
+    loaded = TextClassifier.load(run_dir)
+    assert loaded.classes_.tolist() == [0, 1]
+    assert load_classifier(run_dir).labels == ("0", "1")
+    assert loaded.result_ == by_recipe.result_
+    assert loaded.result_.run_dir == str(run_dir)
+    assert loaded.label_issues_ == by_recipe.label_issues_
+    assert load_classifier(run_dir).data.text_column == "body"
+
+
+def test_labels_of_issues_are_those_of_the_caller(by_recipe: TextClassifier) -> None:
+    assert by_recipe.result_.labels == ("0", "1")
+    assert {issue.label for issue in by_recipe.label_issues_} <= {"0", "1"}
+    issue = LabelIssue(row=8, id="", text="a", label="0,2", proposal="2", confidence=0.9)
+    names = {"0": "food", "2": "travel"}
+    renamed = _renamed(issue, names, separator=",")
+    assert (renamed.label, renamed.proposal) == ("food,travel", "travel")
+    single = _renamed(dataclasses.replace(issue, label="0"), names, separator=None)
+    assert (single.label, single.proposal) == ("food", "travel")
+
+
+def test_result_is_shown_in_a_few_lines(by_recipe: TextClassifier) -> None:
+    first, *others = repr(by_recipe.result_).splitlines()
+    assert first == "accuracy by cross-validation of 40 labelled texts"
+    names = [line.split(":")[0].strip() for line in others]
+    assert names[:4] == ["blend", "linear", "latent", "features"]
+    assert re.match(r"  linear: \d+\.\d % \(.* to .*\), weight \d\.\d\d$", others[1])
+
+
+@pytest.mark.parametrize("kind", [pandas.DataFrame, polars.DataFrame, pyarrow.table])
+def test_table_is_predicted_with_its_columns(by_recipe: TextClassifier, kind: Any) -> None:
+    bodies = [TEXTS[0], None, TEXTS[1], "  "]
+    table = kind({"id": [7, 8, 9, 10], "body": bodies})
+    answered = by_recipe.predict_table(table)
+    assert type(answered) is type(table)
+    columns = ["predicted_label", "predicted_probability", "p(0)", "p(1)"]
+    assert column_names(answered) == ["id", "body", *columns]
+    assert values_of(answered["id"]) == [7, 8, 9, 10]
+    labels = values_of(answered["predicted_label"])
+    assert [labels[0], labels[2]] == by_recipe.predict(TEXTS[:2]).tolist()
+    assert is_missing(labels[1])
+    assert is_missing(labels[3])
+    found = values_of(answered["p(1)"])
+    assert [found[0], found[2]] == pytest.approx(by_recipe.predict_proba(TEXTS[:2])[:, 1], abs=1e-6)
+    assert is_missing(found[1])
+    best = by_recipe.predict_table(table, "body", top_k=1)
+    assert column_names(best)[2:] == [*columns[:2], "top_1", "p(top_1)"]
+    unsure = by_recipe.predict_table(table, abstain_below=1.0)
+    assert all(map(is_missing, values_of(unsure["predicted_label"])))
+    again = by_recipe.predict_table(answered)
+    assert column_names(again)[-1] == "p(1)_2"
+
+
+def test_gapped_index_is_kept(by_recipe: TextClassifier) -> None:
+    frame = pandas.DataFrame({"body": TEXTS[:9]})[::4]
+    answered = by_recipe.predict_table(frame)
+    assert answered.index.tolist() == [0, 4, 8]
+    assert answered["predicted_label"].tolist() == by_recipe.predict(frame["body"]).tolist()
+    assert by_recipe.predict_table(frame[:0]).columns[-1] == "p(1)"
+
+
+def test_table_to_predict_is_checked(by_recipe: TextClassifier) -> None:
+    frame = pandas.DataFrame({"body": TEXTS[:2], "number": [1, 2]})
+    with pytest.raises(DataError, match=r"no column 'text'\..*'body', 'number'"):
+        by_recipe.predict_table(frame, "text")
+    with pytest.raises(DataError, match=r"Text 1 is of type int, not a string"):
+        by_recipe.predict_table(frame, "number")
+    with pytest.raises(DataError, match=r"of type list\. predict_table takes a DataFrame"):
+        by_recipe.predict_table(TEXTS)
+    with pytest.raises(ConfigError, match="top_k is 0"):
+        by_recipe.predict_table(frame, top_k=0)
+    with pytest.raises(ConfigError, match="abstain_below is 80"):
+        by_recipe.predict_table(frame, abstain_below=80)
+
+
+def test_target_accuracy_empties_labels_of_a_table() -> None:
+    reviews = synthetic_reviews(num_documents=60, seed=3)
+    frame = pandas.DataFrame(
+        {"text": [review.text for review in reviews], "label": [review.label for review in reviews]}
+    )
+    classifier = regraft.fit(frame, num_bases=1, settings=RECIPE, target_accuracy=1.0)
+    below = classifier.classifier_.abstain_below
+    assert below is not None
+    answered = classifier.predict_table(frame)
+    is_sure = answered["predicted_probability"] >= below
+    assert answered["predicted_label"].notna().tolist() == is_sure.tolist()
+    with pytest.raises(ConfigError, match=r"target_accuracy='0\.9' is for the recipe"):
+        tiny(target_accuracy=0.9).fit(TEXTS, NAMES)
+
+
+def test_score_compares_numbers_with_labels_of_a_file(
+    by_recipe: TextClassifier, tmp_path: Path
+) -> None:
+    reviews = synthetic_reviews(num_documents=30, seed=4)
+    texts = [review.text for review in reviews]
+    y = [int(review.label == "positive") for review in reviews]
+    run_dir = by_recipe.save(tmp_path / "run")
+    (run_dir / "label_type.json").unlink()
+    loaded = TextClassifier.load(run_dir)
+    assert loaded.classes_.tolist() == ["0", "1"]
+    assert loaded.score(texts, y) == by_recipe.score(texts, y) > 0
+
+
+def test_rows_without_text_are_left_out_and_named(capsys: pytest.CaptureFixture[str]) -> None:
+    texts = [*TEXTS[:2], None, *TEXTS[2:], " "]
+    labels = [*NAMES[:2], None, *NAMES[2:], "other"]
+    classifier = tiny().fit(texts, labels, progress=regraft.ProgressLines())
+    assert classifier.classes_.tolist() == sorted(set(NAMES))
+    assert "The data: left out 2 rows without text: 3, 26." in capsys.readouterr().err
+    with pytest.raises(DataError, match="All 2 texts are empty"):
+        tiny().fit(["", None], ["a", "b"])
 
 
 def test_recipe_refuses_what_it_does_not_read(shared_base: Path) -> None:
@@ -178,7 +294,7 @@ def test_recipe_refuses_what_it_does_not_read(shared_base: Path) -> None:
         TextClassifier(size="mini", epochs=2).fit(TEXTS, NAMES)
     with pytest.raises(ConfigError, match="does not read texts without labels"):
         TextClassifier(shared_base).fit(TEXTS, NAMES, unlabelled=["a text"])
-    with pytest.raises(DataError, match="X holds 3 examples"):
+    with pytest.raises(DataError, match="The data holds 3 examples"):
         TextClassifier().fit(["good", "bad", "fine"], ["yes", "no", "yes"])
 
 
@@ -200,10 +316,14 @@ def test_save_before_fit_is_refused(tmp_path: Path) -> None:
     ("texts", "labels", "message"),
     [
         (["a", 3, "b"], [0, 1, 0], "Text 2 is of type int, not a string: 3."),
-        (["a", None], [0, 1], "Text 2 is of type NoneType, not a string: None."),
+        (["a", "b"], "label", "The labels are one string: 'label'."),
         ("ab", [0, 1], "X is one string: 'ab'. X is a list of strings."),
         (["a", "b"], [0], "There are 2 texts and 1 labels."),
-        (["a", "b"], ["x", "x"], "y has only one label, 'x'. A classifier needs at least two"),
+        (
+            ["a", "b"],
+            ["x", "x"],
+            "The data has only one label, 'x'. A classifier needs at least two",
+        ),
         ([], [], "There is no example. A classifier needs at least two"),
     ],
 )
@@ -216,6 +336,9 @@ def test_wrong_input_is_refused(texts: Any, labels: list[Any], message: str) -> 
 def test_wrong_texts_to_predict_are_refused(fitted: TextClassifier) -> None:
     with pytest.raises(DataError, match="Text 1 is of type float, not a string"):
         fitted.predict([0.5])
+    gapped = pandas.Series(["a", None, "b", float("nan")], index=[3, 17, 20, 21])
+    with pytest.raises(DataError, match=r"Text 2 \(index 17\) is missing, as is 1 other\."):
+        fitted.predict(gapped)
 
 
 def test_wrong_settings_are_refused_at_fit() -> None:

@@ -9,11 +9,12 @@ import polars
 import pyarrow
 import pytest
 from conftest import make_examples, write_examples
-from tiny_blends import TINY_BAG
+from tiny_blends import TINY_BAG, light_blend
 
 import regraft
 from regraft.classifiers.inputs import (
     checked_contents,
+    checked_examples,
     checked_labels,
     checked_texts,
     read_labelled,
@@ -31,9 +32,11 @@ DATA = DataSettings()
 
 
 def labelled(examples: Any, labels: Any = None, **columns: str) -> tuple[list[Any], list[Any]]:
-    return read_labelled(
+    X, y = read_labelled(
         examples, labels, data=DATA, **{"text": "text", "label": "label", **columns}
     )
+    given = checked_examples(X, y)
+    return list(given.contents), given.labels
 
 
 @pytest.mark.parametrize("frame", FRAMES)
@@ -50,6 +53,34 @@ def test_frame_without_the_column_names_its_columns(frame: Any) -> None:
     assert "'id', 'message', 'queue'" in str(caught.value)
     with pytest.raises(DataError, match=r"has no column 'label'\..*Pass label="):
         labelled(frame, text="message")
+
+
+def test_columns_may_be_numbers_and_must_be_single() -> None:
+    assert labelled(pandas.DataFrame({0: TEXTS, 1: NAMES}), text=0, label=1) == (TEXTS, NAMES)
+    twice = pandas.DataFrame([[text, text, "a"] for text in TEXTS], columns=["text", "text", "y"])
+    with pytest.raises(DataError, match=r"more than one column 'text'.*Rename or drop"):
+        labelled(twice, label="y")
+
+
+def test_missing_cells_of_a_frame_are_found() -> None:
+    frame = pandas.DataFrame({"text": [*TEXTS, None], "label": [*NAMES, None]})
+    assert labelled(frame) == (TEXTS, NAMES)
+    assert read_unlabelled(frame, text="text", data=DATA) == TEXTS
+    frame.loc[[2, 4], "label"] = None
+    with pytest.raises(DataError, match=r"Label 3 is missing, as is 1 other"):
+        labelled(frame)
+    with pytest.raises(DataError, match=r"Label 3 \(index 102\) is missing"):
+        labelled(frame.set_index(pandas.RangeIndex(100, 113)))
+    categories = frame.dropna().astype({"label": "category"})
+    assert labelled(categories)[1] == categories["label"].tolist()
+
+
+def test_name_of_a_column_for_labels_is_refused() -> None:
+    frame = pandas.DataFrame({"text": TEXTS, "queue": NAMES})
+    with pytest.raises(DataError, match=r'labels are one string: .queue.*pass label="queue"'):
+        labelled(frame, "queue")
+    with pytest.raises(DataError, match="There are 12 texts and 3 labels"):
+        labelled(TEXTS, NAMES[:3])
 
 
 @pytest.mark.parametrize("frame", FRAMES)
@@ -93,7 +124,7 @@ def test_files_are_read_and_letters_are_not(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("missing", [None, float("nan"), np.nan, pandas.NA, pandas.NaT])
 def test_missing_label_is_refused_with_its_place(missing: Any) -> None:
-    with pytest.raises(DataError, match="Label 2 is "):
+    with pytest.raises(DataError, match="Label 2 is missing"):
         regraft.TextClassifier("scratch").fit(["a", "b"], ["x", missing])
 
 
@@ -125,3 +156,26 @@ def test_frame_is_fitted_and_series_are_predicted(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="X is a table"):
         classifier.predict(frame)
     assert regraft.load_classifier(tmp_path / "run").labels == ("negative", "positive")
+
+
+def test_frame_is_evaluated_like_its_file(tmp_path: Path) -> None:
+    classifier = light_blend()
+    classifier.save(tmp_path / "run")
+    reviews = synthetic_reviews(num_documents=20, seed=6)
+    frame = pandas.DataFrame(
+        {"text": [e.text for e in reviews], "label": [e.label for e in reviews]}
+    )
+    frame.to_csv(tmp_path / "test.csv", index=False)
+    expected = regraft.evaluate(tmp_path / "run", tmp_path / "test.csv")
+    estimator = regraft.TextClassifier()
+    estimator.classifier_ = classifier
+    renamed = frame.rename(columns={"text": "message", "label": "queue"})
+    for given in (
+        regraft.evaluate(tmp_path / "run", frame),
+        regraft.evaluate(estimator, renamed, text="message", label="queue"),
+        regraft.evaluate(classifier, frame["text"], frame["label"]),
+    ):
+        assert given.accuracy == expected.accuracy
+        assert given.confusion == expected.confusion
+    assert repr(expected).startswith("accuracy ")
+    assert len(repr(expected).splitlines()) == 3

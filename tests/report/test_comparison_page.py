@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from comparisons import ARMS, comparison, full_comparison
+from comparisons import ARMS, comparison, full_comparison, interval
 from pages import check_readable, check_self_contained, outline
 
 from regraft.comparison.results import Comparison, LabelDoubt, Mistake, Split
@@ -75,19 +75,39 @@ def test_page_can_be_read_by_everyone(full_page: str):
     check_readable(page())
 
 
-def test_page_has_every_section_in_order(full_page: str):
-    names = re.findall(r'<h2 id="(\w+)">', full_page)
-    assert names == [
-        *("learning", "labels", "arms", "differences", "calibration", "lengths"),
-        *("mistakes", "doubts", "confusions", "data", "openings", "ran"),
+def section_names(text: str) -> tuple[list[str], list[str]]:
+    """The sections, and those that are folded."""
+    folded = re.findall(r'<details class="detail" id="(\w+)">', text)
+    return re.findall(r'<h2 id="(\w+)">', text), folded
+
+
+def test_table_shows_the_texts_of_the_headline_first():
+    clean = interval(0.7, 0.02)
+    arms = [
+        dataclasses.replace(one, test_accuracy_without_leaks=clean, macro_f1_without_leaks=0.65)
+        for one in comparison().arms
     ]
+    text = page(num_test_leaks=5, num_deciding=75, arms=tuple(arms))
+    assert text.count('<span class="big">70.0 %</span>') == len(arms)
+    assert f"<span>65.0<small>{100 * arms[0].macro_f1:.1f} on all</small>" in text
+    assert f"<span>{100 * arms[0].test_accuracy.mean:.1f}<small>" in text
+
+
+def test_page_has_every_section_in_order(full_page: str):
+    assert section_names(full_page) == (
+        ["learning", "labels", "arms", "mistakes", "doubts", "confusions", "details"],
+        ["differences", "calibration", "lengths", "data", "openings", "ran"],
+    )
+    assert full_page.count('<li><a href="#') == 7
 
 
 def test_page_leaves_out_sections_that_have_nothing_to_tell():
     text = page(mistakes=(), num_test_leaks=0, cut_share=0.0, tests=())
-    names = re.findall(r'<h2 id="(\w+)">', text)
-    assert names == ["learning", "arms", "calibration", "confusions", "data", "ran"]
-    assert "Without leaks" not in text
+    assert section_names(text) == (
+        ["learning", "arms", "confusions", "details"],
+        ["calibration", "data", "ran"],
+    )
+    assert "On all test texts" not in text
     assert "truncated" not in text
     assert "--from" not in text
     check_readable(text)
@@ -121,10 +141,10 @@ def test_page_keeps_template_syntax_of_the_data():
     assert braces in page(mistakes=(Mistake(braces, "a", "b", 0.9),))
 
 
-def test_arms_show_interval_cost_and_corrected_p(full_page: str):
+def test_arms_show_interval_cost_and_gap(full_page: str):
     row = full_page[full_page.index("the same model with new random weights") :]
     row = row[: row.index("</tr>")]
-    for told in ("78.1 %", "76.1 to 80.1", "\N{MINUS SIGN}9.3<small>", "p = 0.001", "408 s"):
+    for told in ("77.1 %", "75.1 to 79.1", "\N{MINUS SIGN}9.3</span>", "78.1<small>", "408 s"):
         assert told in row
     assert "1 collapsed" in full_page
 
@@ -161,8 +181,8 @@ def test_what_limits_the_verdict_stands_below_it(full_page: str):
 
 
 def test_texts_of_the_base_in_the_test_are_leaks_too():
-    assert ">Without leaks<" in page(num_test_leaks=0, num_text_leaks=1)
-    assert ">Without leaks<" not in page(num_test_leaks=0, num_text_leaks=0)
+    assert ">On all test texts<" in page(num_test_leaks=0, num_text_leaks=1)
+    assert ">On all test texts<" not in page(num_test_leaks=0, num_text_leaks=0)
 
 
 def test_settings_are_told_once(full_page: str):

@@ -174,6 +174,13 @@ def test_calibration_has_a_plot_for_each_arm():
     np.testing.assert_allclose(shown[0].lines[1].get_xdata(), confidences)
 
 
+@pytest.mark.parametrize("number", range(1, 25))
+def test_no_small_plot_is_alone_in_its_row(number: int):
+    columns = figures._num_columns(number)
+    assert columns in (3, 4, 5)
+    assert number <= columns or number % columns != 1
+
+
 def test_lengths_name_their_bins():
     axes = figures.lengths_figure(full_comparison()).axes[0]
     shown = [text.get_text() for text in axes.get_xticklabels()]

@@ -1,33 +1,54 @@
 """TextClassifier: `fit` and `finetune` as a scikit-learn estimator over one Classifier."""
 
+import dataclasses
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 
+from regraft.classifiers.abstention import ALWAYS_ANSWER, Abstention, check_share
 from regraft.classifiers.base import Classifier, load_classifier
+from regraft.classifiers.blend import Blend
 from regraft.classifiers.epochs import EpochRecord
 from regraft.classifiers.finetuning import finetune_examples
 from regraft.classifiers.fit_plan import FitLimit
 from regraft.classifiers.fit_result import FitResult
 from regraft.classifiers.fitting import fit_examples
-from regraft.classifiers.inputs import checked_contents, checked_labels, checked_texts
+from regraft.classifiers.held_out import ISSUES_NAME
+from regraft.classifiers.inputs import (
+    SOURCE,
+    checked_contents,
+    checked_examples,
+    checked_labels,
+    checked_texts,
+    column_names,
+    column_of,
+    with_blanks,
+    with_columns,
+)
 from regraft.classifiers.kept_examples import KeptExamples
+from regraft.classifiers.label_types import label_type, read_labels, write_label_type
 from regraft.classifiers.starts import Start, start_from_base, start_from_scratch, texts_of
+from regraft.classifiers.table_prediction import Answers
 from regraft.config import LABEL_SEPARATORS, SINGLE_TEXTS, Task, check_task, replace, resolve
 from regraft.data import (
     VALID_SHARE,
+    Column,
     Content,
     Example,
+    LabelIssue,
     check_trainable,
     examples_fingerprint,
     labels_of,
+    read_label_issues,
     split_examples,
+    write_label_issues,
 )
 from regraft.errors import ConfigError, DataError
 from regraft.runtime import SILENT, Progress, scratch_folder, write_text
@@ -46,7 +67,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     base: None for the recipe, which pre-trains its own bases; else the base to fine-tune: run
     folder of a language model, Hugging Face folder, checkpoint of the lab, or "scratch". encoder:
     such a base for the recipe, which reads its vectors. minutes: time budget of the recipe (30).
-    num_bases: number of its bases, instead of minutes. preset, size: as on the command line (by
+    num_bases: number of its bases, instead of minutes. target_accuracy: of the recipe, chooses the
+    confidence below which `predict_table` does not answer. preset, size: as on the command line (by
     default the base's own). epochs: passes over the data when fine-tuning. seed: of weights, order
     and dropout. settings: others by name, such as {"train.lr": 3e-4}.
 
@@ -54,7 +76,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     may be strings or numbers; `classes_` holds them as they were given. A text may have any number
     of labels: y is then a list of sets, or scikit-learn's N x C array of 0 and 1.
 
-    After `fit`, `classifier_` is the fitted Classifier.
+    After `fit`, `classifier_` is the fitted Classifier. Of the recipe, `result_` has the scores by
+    cross-validation, and `label_issues_` the labels that may be wrong, in a list of dataclasses.
     """
 
     classifier_: Classifier
@@ -68,6 +91,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         encoder: str | Path | None = None,
         minutes: float | None = None,
         num_bases: int | None = None,
+        target_accuracy: float | None = None,
         preset: str | None = None,
         size: str | None = None,
         epochs: int | None = None,
@@ -78,6 +102,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.encoder = encoder
         self.minutes = minutes
         self.num_bases = num_bases
+        self.target_accuracy = target_accuracy
         self.preset = preset
         self.size = size
         self.epochs = epochs
@@ -94,31 +119,27 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> "TextClassifier":
         """Learn from texts and labels, and with the recipe from unlabelled texts as well.
 
+        Rows whose text is missing or blank are left out; `progress` names them.
+
         The recipe reports its cross-validated scores in `result_`. Fine-tuning holds some examples
         out, records the accuracy on them (`history_`) and calibrates the probabilities with them
         (`temperature_`), if possible (see `neural.calibrate`).
         """
-        texts = checked_contents(X)
-        classes, answers, has_sets = _checked_answers(y)
-        if len(texts) != len(answers):
-            raise DataError(
-                f"There are {len(texts)} texts and {len(answers)} labels.",
-                "Each text needs one label.",
-                remedy="Check X and y.",
-            )
-        check_trainable([Example("", str(classes[t]), "y", 1) for each in answers for t in each])
+        given = checked_examples(X, y, progress=progress)
+        classes, answers, has_sets = _classes_of(given.labels)
+        check_trainable([Example("", str(classes[t]), SOURCE, 1) for each in answers for t in each])
         # Inside, labels are strings in the order of classes_, so that order survives any type.
         digits = len(str(len(classes)))
         examples = [
             _example(content, [f"{t:0{digits}d}" for t in each], row=row, has_sets=has_sets)
-            for row, (content, each) in enumerate(zip(texts, answers, strict=True), start=1)
+            for row, content, each in zip(given.rows, given.contents, answers, strict=True)
         ]
         self._kept = None
         if self.base is None:
             classifier = self._fit_recipe(
                 examples,
                 classes=classes,
-                unlabelled=[] if unlabelled is None else checked_texts(unlabelled),
+                unlabelled=[] if unlabelled is None else checked_texts(with_blanks(unlabelled)),
                 progress=progress,
             )
         else:
@@ -128,18 +149,24 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     "A base has learned from text already.",
                     remedy="Omit unlabelled, or pass base=None for the whole recipe.",
                 )
-            if self.encoder is not None:
-                raise ConfigError(
-                    f"encoder={str(self.encoder)!r} is for the recipe, and base says what to "
-                    "fine-tune.",
-                    remedy="Omit one of them.",
-                )
+            for name in ("encoder", "target_accuracy"):
+                if (value := getattr(self, name)) is not None:
+                    raise ConfigError(
+                        f"{name}={str(value)!r} is for the recipe, and base says what to "
+                        "fine-tune.",
+                        remedy="Omit one of them.",
+                    )
             classifier = self._finetune(examples, classes=classes, progress=progress)
         self.classes_ = classes
         self.classifier_ = classifier.renamed([str(label) for label in classes])
         if self._kept is not None:
             names = {f"{t:0{digits}d}": str(label) for t, label in enumerate(classes)}
-            self._kept = self._kept.renamed(names, separator=classifier.data.label_separator)
+            separator = classifier.data.label_separator
+            self._kept = self._kept.renamed(names, separator=separator)
+            self.label_issues_ = [
+                _renamed(issue, names, separator=separator) for issue in self.label_issues_
+            ]
+            self.result_ = dataclasses.replace(self.result_, labels=self.classifier_.labels)
         return self
 
     def predict_proba(
@@ -163,6 +190,65 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         predicted: NDArray[Any] = self.classes_[probabilities_NC.argmax(axis=1)]
         return predicted
 
+    def predict_table(
+        self,
+        table: Any,
+        text: Hashable = None,
+        *,
+        top_k: int | None = None,
+        abstain_below: float | None = None,
+        progress: Progress = SILENT,
+    ) -> Any:
+        """The DataFrame with columns added, as those of `regraft predict`.
+
+        They are `predicted_label`, `predicted_probability` and `p(LABEL)` for each label or, with
+        `top_k`, `top_1`, `p(top_1)` and so on. `text` is the column of texts, by default the one
+        that it was fitted on. A row without text has no prediction, and one whose confidence is
+        below `abstain_below` no label; by default that is what `target_accuracy` has chosen.
+        """
+        check_is_fitted(self, "classes_")
+        names = column_names(table)
+        if names is None:
+            raise DataError(
+                f"The table is of type {type(table).__name__}.",
+                "predict_table takes a DataFrame.",
+                remedy="Pass lists and Series to predict or predict_proba.",
+            )
+        check_share("abstain_below", abstain_below)
+        if top_k is not None and top_k < 1:
+            raise ConfigError(f"top_k is {top_k}.", "It is at least 1.", remedy="Pass 3.")
+        classifier = self.classifier_
+        if classifier.task.has_pairs:
+            raise ConfigError(
+                "predict_table reads one text per row, and this classifier reads pairs.",
+                remedy="Pass a list of tuples to predict.",
+            )
+        column = column_of(
+            table, classifier.data.text_column if text is None else text, parameter="text"
+        )
+        texts = checked_texts(with_blanks(column))
+        has_text = [bool(one.strip()) for one in texts]
+        rows_NC = np.full((len(texts), len(classifier.labels)), np.nan)
+        if any(has_text):
+            asked = [one for one, is_asked in zip(texts, has_text, strict=True) if is_asked]
+            rows_NC[has_text] = classifier.predict_proba(asked, progress=progress)
+        answers = Answers(
+            classifier.labels,
+            classifier.thresholds,
+            separator=None,
+            abstain_below=classifier.abstain_below if abstain_below is None else abstain_below,
+            top_k=top_k,
+        )
+        columns = answers.columns([Column(str(name), "text") for name in names])
+        rows = [answers.cells(probabilities) for probabilities in rows_NC.tolist()]
+        added = {each.name: [row[at] for row in rows] for at, each in enumerate(columns)}
+        # Labels as they were given, which may be numbers.
+        originals = dict(zip(classifier.labels, self.classes_.tolist(), strict=True))
+        for each in columns:
+            if each.kind != "probability":
+                added[each.name] = [_original(name, originals) for name in added[each.name]]
+        return with_columns(table, added)
+
     def predict_sets(self, X: Iterable[object]) -> list[tuple[Any, ...]]:
         """The labels of every text, if it may have any number of them."""
         check_is_fitted(self, "classes_")
@@ -185,6 +271,12 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     remedy="Remove such labels, or train with them.",
                 )
             y = np.array([[name in labels for name in names] for labels in sets])
+        elif not self.classifier_.task.has_label_sets:
+            y = checked_labels(y)
+            if set(y).isdisjoint(self.classes_.tolist()):
+                # 1 in a DataFrame is "1" in the file that a run was made from.
+                names = list(map(str, self.predict(X).tolist()))
+                return float(accuracy_score(list(map(str, y)), names, sample_weight=sample_weight))
         return float(super().score(X, y, sample_weight=sample_weight))
 
     @property
@@ -194,13 +286,16 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.classifier_.temperature
 
     def save(self, run_dir: str | Path) -> Path:
-        """Write a run folder, as the command line does. Labels are saved as strings."""
+        """Write a run folder, as the command line does, which `write_report` makes a report of."""
         check_is_fitted(self, "classes_")
         folder = RunFolder(Path(run_dir))
         folder.check_free(resume=False)
         self.classifier_.save(folder.run_dir)
+        write_label_type(folder.run_dir, label_type(self.classes_))
         if self._kept is not None:
             self._kept.save(folder.run_dir)
+            write_label_issues(folder.run_dir / ISSUES_NAME, self.label_issues_)
+            self.result_ = dataclasses.replace(self.result_, run_dir=str(folder.run_dir))
         return folder.run_dir
 
     @classmethod
@@ -218,7 +313,10 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 result = estimator.result_
                 estimator.minutes = result.minutes
                 estimator.num_bases = result.num_bases if result.minutes is None else None
-        estimator.classes_, estimator.classifier_ = classifier.classes_, classifier
+            if (path := Path(run_dir) / ISSUES_NAME).exists():
+                estimator.label_issues_ = read_label_issues(path)
+        estimator.classifier_ = classifier
+        estimator.classes_ = read_labels(Path(run_dir), classifier.labels)
         return estimator
 
     def _fit_recipe(
@@ -265,10 +363,19 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 # The files are ours, whatever columns the settings name.
                 settings=replace(settings, "data", text_column="text", encoding="utf-8"),
                 limit=FitLimit.of(minutes=self.minutes, bases=self.num_bases),
+                abstention=(
+                    ALWAYS_ANSWER
+                    if self.target_accuracy is None
+                    else Abstention(target_accuracy=self.target_accuracy)
+                ),
                 progress=progress,
             )
             self._kept = KeptExamples.load(folder / "run")
-            return load_classifier(folder / "run")
+            self.label_issues_ = read_label_issues(folder / "run" / ISSUES_NAME)
+            blend = Blend.load(folder / "run")
+        # Files are read by the columns that the caller named.
+        own = replace(blend.settings, "data", **dataclasses.asdict(settings.data))
+        return dataclasses.replace(blend, settings=own)
 
     def _finetune(
         self, examples: list[Example], *, classes: NDArray[Any], progress: Progress
@@ -342,7 +449,22 @@ def _free_separator(classes: NDArray[Any]) -> str:
 def _example(content: Content, names: Sequence[str], *, row: int, has_sets: bool) -> Example:
     text, pair = content if isinstance(content, tuple) else (content, None)
     labels = tuple(names) if has_sets else None
-    return Example(text, LABEL_SEPARATORS[0].join(names), "X", row, pair, labels)
+    return Example(text, LABEL_SEPARATORS[0].join(names), SOURCE, row, pair, labels)
+
+
+def _renamed(issue: LabelIssue, names: Mapping[str, str], *, separator: str | None) -> LabelIssue:
+    """The same issue with other names for its labels."""
+
+    def renamed(label: str) -> str:
+        parts = [label] if separator is None else label.split(separator)
+        return (separator or "").join(names[part] for part in parts if part)
+
+    return dataclasses.replace(issue, label=renamed(issue.label), proposal=renamed(issue.proposal))
+
+
+def _original(name: Any, originals: Mapping[str, Any]) -> Any:
+    """The label, or labels, as they were given, by the name in a run."""
+    return [originals[one] for one in name] if isinstance(name, list) else originals.get(name)
 
 
 def _is_indicator(y: object) -> bool:
@@ -370,9 +492,9 @@ def _refuse_flags(sets: Sequence[Collection[Any]]) -> None:
         )
 
 
-def _checked_answers(y: Iterable[object]) -> tuple[NDArray[Any], list[list[int]], bool]:
+def _classes_of(y: Any) -> tuple[NDArray[Any], list[list[int]], bool]:
     """The classes, the class numbers of every text, and whether these are sets."""
-    if isinstance(y, np.ndarray) and y.ndim == 2:
+    if isinstance(y, np.ndarray):
         empty = np.flatnonzero(~y.any(axis=0))
         if not np.isin(y, (0, 1)).all() or len(empty):
             found = f"no text has label {empty[0]}" if len(empty) else "it holds other numbers"
@@ -382,15 +504,14 @@ def _checked_answers(y: Iterable[object]) -> tuple[NDArray[Any], list[list[int]]
                 remedy="Remove the column, or pass a list of sets.",
             )
         return np.arange(y.shape[1]), [np.flatnonzero(row).tolist() for row in y], True
-    given = checked_labels(y)
-    if any(isinstance(labels, set | frozenset | list | tuple) for labels in given):
-        sets = [_as_set(labels) for labels in given]
+    if any(isinstance(labels, set | frozenset | list | tuple) for labels in y):
+        sets = [_as_set(labels) for labels in y]
         _refuse_flags(sets)
         classes = np.unique(np.asarray([label for labels in sets for label in labels]))
         numbers = {label: number for number, label in enumerate(classes.tolist())}
         of_texts = [sorted({numbers[np.asarray(x).item()] for x in labels}) for labels in sets]
         return classes, of_texts, True
-    classes, targets = np.unique(np.asarray(given), return_inverse=True)
+    classes, targets = np.unique(np.asarray(y), return_inverse=True)
     return classes, [[target] for target in targets.tolist()], False
 
 

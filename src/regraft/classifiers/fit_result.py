@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from regraft.classifiers.held_out import MemberScore
 from regraft.classifiers.learning_curve import LabelPoint
-from regraft.runtime import duration
+from regraft.runtime import counted, duration, in_percent
 from regraft.stats import CoveragePoint, Interval
 
 
@@ -79,7 +79,7 @@ class Update:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class FitResult(Judged):
     """What `regraft fit` made, and its scores on held-out labels."""
 
@@ -98,6 +98,18 @@ class FitResult(Judged):
     files: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     # What changed since the run that it updates.
     update: Update | None = None
+
+    def __repr__(self) -> str:
+        """The scores, a line each, as a notebook shows them."""
+        judged = f"{self.num_valid:,} valid examples" if self.num_valid else "cross-validation"
+        lines = [f"{self.measure} by {judged} of {counted(self.num_train, 'labelled text')}"]
+        for name, score in self.scores.items():
+            ends = f"{in_percent(score.accuracy.low)} to {in_percent(score.accuracy.high)}"
+            weight = "" if score.weight is None else f", weight {score.weight:.2f}"
+            lines.append(f"  {name}: {in_percent(score.accuracy.mean)} ({ends}){weight}")
+        if self.num_label_issues:
+            lines.append(f"{counted(self.num_label_issues, 'label')} may be wrong: label_issues_")
+        return "\n".join(lines)
 
     @property
     def measure(self) -> Literal["accuracy", "micro-F1"]:

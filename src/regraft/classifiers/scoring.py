@@ -1,6 +1,6 @@
 """How good a classifier is on a labelled file: accuracy or F1, calibration, confusion."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regraft.classifiers.base import Classifier, load_classifier
+from regraft.classifiers.inputs import checked_examples, in_memory_examples, read_labelled
 from regraft.config import DataSettings, check_task
 from regraft.data import Example, Labels, check_labels_known, load_examples
 from regraft.errors import ConfigError
-from regraft.runtime import SILENT, Progress
+from regraft.runtime import SILENT, Progress, counted, in_percent
 from regraft.stats import (
     CoveragePoint,
     Interval,
@@ -69,9 +70,9 @@ class Answered:
     accuracy: Interval | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
-    """The scores of a classifier on a labelled file."""
+    """The scores of a classifier on labelled examples."""
 
     num_examples: int
     accuracy: Interval
@@ -87,14 +88,29 @@ class Evaluation:
     coverage: tuple[CoveragePoint, ...]
     answered: Answered | None
 
+    def __repr__(self) -> str:
+        """Accuracy, then a line for each label, as a notebook shows them."""
+        lines = [
+            f"accuracy {_with_ends(self.accuracy)} on {counted(self.num_examples, 'example')}; "
+            f"macro-F1 {in_percent(self.macro_f1)}",
+            *map(_label_line, self.by_label),
+        ]
+        if self.answered is not None and self.answered.accuracy is not None:
+            lines.append(
+                f"with a confidence of {self.answered.abstain_below:.3f} or more: "
+                f"{counted(self.answered.num_texts, 'example')}, accuracy "
+                f"{_with_ends(self.answered.accuracy)}"
+            )
+        return "\n".join(lines)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
         return asdict(self)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SetEvaluation:
-    """The scores of a classifier of label sets on a labelled file."""
+    """The scores of a classifier of label sets on labelled examples."""
 
     num_examples: int
     micro_f1: Interval
@@ -104,9 +120,29 @@ class SetEvaluation:
     cut_share: float
     labels: tuple[LabelScore, ...]
 
+    def __repr__(self) -> str:
+        """F1, then a line for each label, as a notebook shows them."""
+        first = (
+            f"micro-F1 {_with_ends(self.micro_f1)} on {counted(self.num_examples, 'example')}; "
+            f"macro-F1 {_with_ends(self.macro_f1)}; all labels right "
+            f"{_with_ends(self.exact_match)}"
+        )
+        return "\n".join([first, *map(_label_line, self.labels)])
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
         return asdict(self)
+
+
+def _with_ends(score: Interval) -> str:
+    return f"{in_percent(score.mean)} ({in_percent(score.low)} to {in_percent(score.high)})"
+
+
+def _label_line(score: LabelScore) -> str:
+    return (
+        f"  {score.label}: precision {in_percent(score.precision)}, recall "
+        f"{in_percent(score.recall)}, {counted(score.count, 'example')}"
+    )
 
 
 def evaluation(
@@ -220,18 +256,40 @@ def _label_score(
 
 
 def evaluate(
-    run_dir: str | Path,
-    path: str | Path,
+    classifier: Any,
+    examples: Any,
+    labels: Any = None,
     *,
+    text: Hashable = None,
+    label: Hashable = None,
     data: DataSettings | None = None,
     progress: Progress = SILENT,
 ) -> Evaluation | SetEvaluation:
-    """Score a saved classifier on a labelled file; read as its training file was unless given."""
-    classifier = load_classifier(run_dir)
-    data = data or classifier.data
-    check_task(data, supported=classifier.supported_tasks, by=str(run_dir))
-    examples = load_examples(path, data=data, progress=progress)
-    return score_classifier(classifier, examples, progress=progress)
+    """Score a classifier on labelled examples that it was not trained on.
+
+    `classifier` is a run folder or an estimator. `examples` is a file, read as its training file
+    was unless `data` says otherwise, or what `fit` takes: a DataFrame whose columns `text` and
+    `label` are those it was fitted on unless given, or a list of texts with `labels`.
+    """
+    if isinstance(classifier, str | Path):
+        name, asked = str(classifier), load_classifier(classifier)
+    else:
+        name, asked = "this classifier", getattr(classifier, "classifier_", classifier)
+    data = data or asked.data
+    check_task(data, supported=asked.supported_tasks, by=name)
+    if isinstance(examples, str | Path) and labels is None:
+        given = load_examples(examples, data=data, progress=progress)
+    else:
+        X, y = read_labelled(
+            examples,
+            labels,
+            text=data.text_column if text is None else text,
+            label=data.label_column if label is None else label,
+            data=data,
+        )
+        separator = data.label_separator if asked.task.has_label_sets else None
+        given = in_memory_examples(checked_examples(X, y, progress=progress), separator=separator)
+    return score_classifier(asked, given, progress=progress)
 
 
 def score_classifier(

@@ -101,6 +101,12 @@ class ArmSummary(ArmInfo):
         """Accuracy on the test examples that decide."""
         return self.test_accuracy_without_leaks or self.test_accuracy
 
+    @property
+    def deciding_macro_f1(self) -> float:
+        """Macro-F1 on the test examples that decide."""
+        clean = self.macro_f1_without_leaks
+        return self.macro_f1 if clean is None else clean
+
 
 @dataclass(frozen=True)
 class CurvePoint:
@@ -318,7 +324,7 @@ class Comparison:
     @property
     def ranked_arms(self) -> list[ArmSummary]:
         """The best on test first."""
-        return sorted(self.arms, key=lambda arm: -arm.test_accuracy.mean)
+        return sorted(self.arms, key=lambda arm: -arm.deciding.mean)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Comparison":

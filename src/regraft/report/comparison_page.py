@@ -67,9 +67,13 @@ def comparison_page(
             Section("learning", "Training curves", _learning(comparison, figures)),
             Section("labels", "Label curve", _curve(comparison, figures)),
             Section("arms", "Arms", _arms(comparison)),
-            Section("differences", "Significance tests", _tests(comparison)),
-            Section("calibration", "Calibration", _calibration(comparison, figures)),
-            Section("lengths", "Accuracy by text length", _lengths(comparison, figures)),
+            Section("differences", "Significance tests", _tests(comparison), is_detail=True),
+            Section(
+                "calibration", "Calibration", _calibration(comparison, figures), is_detail=True
+            ),
+            Section(
+                "lengths", "Accuracy by text length", _lengths(comparison, figures), is_detail=True
+            ),
             Section(
                 "mistakes",
                 words.mistakes_title(comparison),
@@ -78,10 +82,10 @@ def comparison_page(
             ),
             Section("doubts", "Possible label errors", _doubts(comparison)),
             Section("confusions", "Confusion matrices", _confusions(comparison)),
-            Section("data", "Data", _data(comparison)),
-            Section("openings", "Test set openings", _openings(comparison)),
+            Section("data", "Data", _data(comparison), is_detail=True),
+            Section("openings", "Test set openings", _openings(comparison), is_detail=True),
             *more,
-            Section("ran", "Reproducibility", _ran(comparison)),
+            Section("ran", "Reproducibility", _ran(comparison), is_detail=True),
         ],
         created=comparison.created,
     )
@@ -151,7 +155,7 @@ def _arms(comparison: Comparison) -> list[Part]:
     shows_leaks = words.has_leaks(comparison)
     base = words.base_arm(comparison)
     columns = ["Arm", "Test accuracy"]
-    columns += ["Without leaks"] if shows_leaks else []
+    columns += ["On all test texts"] if shows_leaks else []
     columns += [f"Against {base}"] if comparison.tests else []
     columns += ["Macro-F1", words.tuned_on(comparison), "Cost", "Seeds"]
     styles = _styles(comparison)
@@ -159,22 +163,23 @@ def _arms(comparison: Comparison) -> list[Part]:
     for arm in comparison.ranked_arms:
         cells = []
         if shows_leaks:
-            clean = arm.test_accuracy_without_leaks
-            ends = f"{words.percent(clean.low)} to {words.percent(clean.high)}" if clean else ""
-            cells.append(Cell(words.percent(clean.mean if clean else None), ends))
+            whole = arm.test_accuracy
+            ends = f"{words.percent(whole.low)} to {words.percent(whole.high)}"
+            cells.append(Cell(words.percent(whole.mean), ends))
         if comparison.tests:
             cells.append(Cell(*words.against_base(words.paired_with_base(comparison, arm))))
         long = duration(arm.seconds) if arm.seconds >= 120 else ""
         cells += [
-            Cell(words.percent(arm.macro_f1), words.clean_macro_f1(comparison, arm)),
+            Cell(words.percent(arm.deciding_macro_f1), words.whole_macro_f1(comparison, arm)),
             Cell(words.percent(arm.valid_accuracy.mean)),
             Cell(words.in_seconds(arm.seconds), long),
             Cell(str(arm.num_seeds), f"{arm.num_collapsed} collapsed" if arm.num_collapsed else ""),
         ]
-        rows.append(Scored(arm.name, arm.description, styles[arm.name], arm.test_accuracy, cells))
+        rows.append(Scored(arm.name, arm.description, styles[arm.name], arm.deciding, cells))
     return [
         Scores(columns, rows, caption="The arms and their scores"),
-        Paragraph(words.arms_note(comparison)),
+        Paragraph(words.SCORES_NOTE),
+        Paragraph(words.arms_note(comparison), summary="How to read this table"),
     ]
 
 
@@ -280,7 +285,7 @@ def _base_and_best_first(comparison: Comparison) -> list[ArmSummary]:
     base = words.base_arm(comparison)
     best = max(
         (arm for arm in comparison.arms if arm.name != base),
-        key=lambda arm: arm.test_accuracy.mean,
+        key=lambda arm: arm.deciding.mean,
         default=None,
     )
     return sorted(comparison.arms, key=lambda arm: (arm.name != base, arm is not best))

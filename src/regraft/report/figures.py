@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_RELIABILITY_COLUMNS = 3
+_RELIABILITY_COLUMNS = (3, 4, 5)
 # On a log axis: nearer ticks would run into each other.
 _TICK_FACTOR = 1.35
 # More bands on top of each other are a smear.
@@ -224,17 +224,25 @@ def lengths_figure(comparison: Comparison) -> "Figure":
     return figure
 
 
+def _num_columns(num_plots: int) -> int:
+    """Of small plots in rows: the fewest columns that leave no plot alone in the last row."""
+    for num_columns in _RELIABILITY_COLUMNS:
+        if num_plots <= num_columns or num_plots % num_columns != 1:
+            return num_columns
+    return _RELIABILITY_COLUMNS[0]
+
+
 def calibration_figure(comparison: Comparison) -> "Figure":
     """A small reliability plot for each arm: confidence against how often it is right."""
     from matplotlib.figure import Figure
 
     arms = [arm for arm in comparison.arms if arm.reliability]
     styles = arm_styles(arm.name for arm in comparison.arms)
-    num_columns = min(_RELIABILITY_COLUMNS, len(arms))
+    num_columns = _num_columns(len(arms))
     num_rows = math.ceil(len(arms) / num_columns)
     height = 1.95 * num_rows + 0.55
     figure = Figure(figsize=(WIDTH, height))
-    grid = figure.subplots(num_rows, _RELIABILITY_COLUMNS, squeeze=False)
+    grid = figure.subplots(num_rows, num_columns, squeeze=False)
     shares = [min(one.confidence, one.accuracy) for arm in arms for one in arm.reliability]
     floor = 10 * math.floor(10 * min(shares))
     for place, axes in enumerate(grid.flat):
@@ -242,9 +250,9 @@ def calibration_figure(comparison: Comparison) -> "Figure":
             axes.set_visible(False)
             continue
         _draw_reliability(axes, arms[place], style=styles[arms[place].name], floor=floor)
-        if place % _RELIABILITY_COLUMNS:
+        if place % num_columns:
             axes.set_yticklabels([])
-        if place + _RELIABILITY_COLUMNS < len(arms):
+        if place + num_columns < len(arms):
             axes.set_xticklabels([])
     figure.subplots_adjust(
         left=0.085,

@@ -45,6 +45,11 @@ from regraft.training import read_info, read_settings
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_SCORES_NOTE = (
+    "The score is the percentage of examples that were classified correctly by members that had "
+    "not seen them. The bar is the range in which it would probably lie on other texts of the same "
+    "kind."
+)
 _MEMBERS_NOTE = (
     "Scores are percentages with 95 % intervals over examples. The weight is the share of a member "
     "in the blend. Cost is the time to fit the member; that of the blend is all of it, bases "
@@ -174,8 +179,8 @@ def _page(
         Section("members", "The blend and its members", _members(made)),
         *held_out_sections(made.result, own),
         Section("words", "The most important words of each class", _class_words(made)),
-        Section("plan", "How the time was spent", _plan(made)),
         Section("use", "How to use it", _commands(made)),
+        Section("plan", "How the time was spent", _plan(made), is_detail=True),
     ]
     if tested is not None:
         return comparison_page(
@@ -191,7 +196,10 @@ def _page(
         is_good=False,
         lead=_lead(made),
         warnings=[*made.warnings, _untested(made)],
-        sections=[*sections, Section("ran", "Reproducibility", [Facts(_ran_facts(made))])],
+        sections=[
+            *sections,
+            Section("ran", "Reproducibility", [Facts(_ran_facts(made))], is_detail=True),
+        ],
         created=made.created,
     )
 
@@ -232,7 +240,9 @@ def _members(made: _Made) -> list[Part]:
     columns = ["Member", _score_name(made), *macro, "Weight", "Cost"]
     return [
         Scores(columns, rows, caption="The blend and its members", picture="members"),
-        *map(Paragraph, _notes(made)),
+        Paragraph(_SCORES_NOTE if made.result.measure == "accuracy" else ""),
+        *(Paragraph(note) for note in filter(None, [words.encoder_sentence(made.result)])),
+        Paragraph(f"{_MEMBERS_NOTE} {_temperature(made)}", summary="How to read this table"),
     ]
 
 
@@ -252,13 +262,6 @@ def _class_words(made: _Made) -> list[Part]:
 def _score_name(made: _Made) -> str:
     kind = "Micro-F1 by" if made.result.measure == "micro-F1" else "By"
     return f"{kind} {made.judged_on}"
-
-
-def _notes(made: _Made) -> list[str]:
-    """About the members."""
-    return list(
-        filter(None, (_MEMBERS_NOTE, _temperature(made), words.encoder_sentence(made.result)))
-    )
 
 
 def _temperature(made: _Made) -> str:

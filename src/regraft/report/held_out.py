@@ -226,7 +226,7 @@ def _error_sections(
     if "confidence" in figures:
         title = "Calibration"
         drawing = Drawing(figures["confidence"], "confidence", title, _CALIBRATION_NOTE)
-        sections.append(Section("calibration", title, [drawing]))
+        sections.append(Section("calibration", title, [drawing], is_detail=True))
     return sections
 
 

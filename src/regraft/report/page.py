@@ -28,11 +28,12 @@ class Part:
 
 @dataclass(frozen=True)
 class Paragraph(Part):
-    """A paragraph; nothing if its text is empty."""
+    """A paragraph; nothing if its text is empty. With a `summary`, it unfolds from under it."""
 
     kind = "paragraph"
     text: str
     css_class: str = "note"
+    summary: str = ""
 
 
 @dataclass(frozen=True)
@@ -198,12 +199,16 @@ class Command(Part):
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page with a heading; `name` is its anchor, `link` a short title."""
+    """A part of the page with a heading; `name` is its anchor, `link` a short title.
+
+    Those that `is_detail` come last and are folded: who wants the result does not need them.
+    """
 
     name: str
     title: str
     parts: Sequence[Part]
     link: str = ""
+    is_detail: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,5 +227,6 @@ class Page:
 
     @property
     def shown(self) -> list[Section]:
-        """The sections that have something to show."""
-        return [section for section in self.sections if section.parts]
+        """The sections that have something to show, details last."""
+        shown = [section for section in self.sections if section.parts]
+        return sorted(shown, key=lambda section: section.is_detail)

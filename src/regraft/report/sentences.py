@@ -118,10 +118,17 @@ def paired_with_base(comparison: Comparison, arm: ArmSummary) -> PairedTest | No
 
 
 def against_base(test: PairedTest | None) -> tuple[str, str]:
-    """(gap of an arm to the base arm in points, the p that decides)."""
+    """(gap of an arm to the base arm in points, whether chance alone may explain it)."""
     if test is None:
         return UNKNOWN, ""
-    return in_points(-test.difference.mean), p_value(test.p)
+    return in_points(-test.difference.mean), "" if test.is_significant else "may be chance"
+
+
+SCORES_NOTE = (
+    "Accuracy is the percentage of test texts that were classified correctly. The bar is the range "
+    "in which it would probably lie on other texts of the same kind: the more test texts, the "
+    "shorter."
+)
 
 
 def arms_note(comparison: Comparison) -> str:
@@ -135,19 +142,19 @@ def arms_note(comparison: Comparison) -> str:
         corrected = any(test.p_holm is not None for test in comparison.tests)
         note += (
             f" “Against {base_arm(comparison)}” is the difference in points on the same test "
-            "examples, with its p-value"
-            + (
-                ", corrected (Holm) where it answers one of the questions below."
-                if corrected
-                else "."
-            )
+            "examples; “may be chance”: it is not significant"
+            + (", corrected for the number of tests (Holm)." if corrected else ".")
         )
     if has_leaks(comparison):
         where = "in labelled data" if _is_text_kept(comparison) else "during training"
-        note += f" “Without leaks” excludes test texts that were seen {where}" + (
-            "."
+        number = (
+            ""
             if comparison.num_deciding is None
-            else f" or repeat one: the other {comparison.num_deciding:,} examples decide."
+            else f" {comparison.num_deciding:,} of {comparison.num_test:,}"
+        )
+        note += (
+            f" Scores are those of the{number} test texts that were not seen {where}, each once; "
+            "“On all test texts” includes the others."
         )
     return note
 
@@ -337,11 +344,11 @@ def _is_text_kept(comparison: Comparison) -> bool:
     return ("1", "1") in zip(outcomes.decides, outcomes.in_text, strict=True)
 
 
-def clean_macro_f1(comparison: Comparison, arm: ArmSummary) -> str:
-    """`81.2 without leaks`, where there are any."""
+def whole_macro_f1(comparison: Comparison, arm: ArmSummary) -> str:
+    """`81.2 on all`, where not all test texts decide."""
     if arm.macro_f1_without_leaks is None or not has_leaks(comparison):
         return ""
-    return f"{percent(arm.macro_f1_without_leaks)} without leaks"
+    return f"{percent(arm.macro_f1)} on all"
 
 
 def leak_sentences(comparison: Comparison) -> list[str]:

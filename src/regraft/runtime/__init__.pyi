@@ -51,7 +51,7 @@ from .manifest import (
     sign,
     with_checksum,
 )
-from .progress import SILENT, Progress, tracked
+from .progress import SILENT, Progress, ProgressLines, tracked
 from .quantities import counted, duration, in_percent, in_points
 
 __all__ = [
@@ -62,6 +62,7 @@ __all__ = [
     "Forecasting",
     "Interruption",
     "Progress",
+    "ProgressLines",
     "ReadLimits",
     "autocast",
     "check_checksum",

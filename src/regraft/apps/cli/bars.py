@@ -1,23 +1,18 @@
-"""Progress bars, or plain lines in a log: each shows elapsed and remaining time.
+"""Progress bars, which show elapsed and remaining time; in a log, ProgressLines shows it.
 
 They know one task at a time. The time left of many jobs is forecast in runtime/jobs_left.py. rich
 is imported only when something is drawn, so that `regraft --help` stays fast.
 """
 
-import sys
-import time
 from typing import TYPE_CHECKING
 
-from regraft.runtime import duration, in_percent
+from regraft.runtime import duration
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import Task, TaskID
     from rich.progress_bar import ProgressBar
 
-SECONDS_BETWEEN_LINES = 10.0
-# Work reported within this time of the start was done earlier: the run is resumed.
-SECONDS_AT_ONCE = 0.1
 _BAR_WIDTH = 24
 _LEAST_BAR_WIDTH = 6
 
@@ -97,52 +92,6 @@ class Bars:
         if self._drawn is not None:
             self._drawn.stop()
         self._drawn = self._task = None
-
-
-class Lines:
-    """Progress for logs and pipes: a line every ten seconds and one at the end of a task."""
-
-    def __init__(self) -> None:
-        self._name = ""
-        self._note = ""
-        self._total: float | None = None
-        self._done = self._done_before = 0.0
-        self._start = self._last = 0.0
-
-    def start(self, name: str, *, total: float | None) -> None:
-        self._name, self._total, self._note = name, total, ""
-        self._done = self._done_before = 0.0
-        self._start = self._last = time.monotonic()
-
-    def advance(self, amount: float = 1, *, note: str = "") -> None:
-        self._done += amount
-        self._note = note or self._note
-        now = time.monotonic()
-        if now - self._start < SECONDS_AT_ONCE:
-            self._done_before = self._done
-        if now - self._last >= SECONDS_BETWEEN_LINES:
-            self._last = now
-            self.say(self._line(now - self._start))
-
-    def finish(self) -> None:
-        if self._name:
-            seconds = time.monotonic() - self._start
-            self.say(f"{self._name}: done in {duration(seconds)}{self._tail()}")
-        self._name = ""
-
-    def say(self, message: str) -> None:
-        print(message, file=sys.stderr, flush=True)
-
-    def _line(self, seconds: float) -> str:
-        done_now = self._done - self._done_before
-        if not self._total or done_now <= 0:  # a forecast may have moved it back
-            return f"{self._name}: {duration(seconds)} gone{self._tail()}"
-        share = in_percent(min(self._done / self._total, 1.0), digits=0)
-        left = duration(max(self._total - self._done, 0) * seconds / done_now)
-        return f"{self._name}: {share}, {duration(seconds)} gone, {left} left{self._tail()}"
-
-    def _tail(self) -> str:
-        return f" ({self._note})" if self._note else ""
 
 
 def _time(task: "Task") -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         SetEvaluation,
         Update,
     )
-    from regraft.comparison import ArmSummary, Comparison
+    from regraft.comparison import Comparison
     from regraft.data import FileProfile, Profile
     from regraft.models import Ledger
     from regraft.stats import Interval
@@ -416,7 +416,7 @@ def show_fitted(
     from regraft.report import encoder_sentence, forecast_sentence
 
     judged = "valid" if result.num_valid else "cross-validation"
-    on_test = {arm.name: arm.test_accuracy for arm in tested.arms} if tested else {}
+    on_test = {arm.name: arm.deciding for arm in tested.arms} if tested else {}
     has_macro = result.measure == "micro-F1" or bool(result.priors)
     macro = ["macro-F1"] if has_macro else []
     kind = f"{result.measure}, " if has_macro else ""
@@ -514,15 +514,18 @@ def show_comparison(comparison: "Comparison", *, report_path: Path) -> None:
     """The arms as a table, the paired tests in words, the verdict, where the report is."""
     from regraft.report import sentences as words
 
-    columns = ["test accuracy", "95 %", "without leaks", "valid", "seeds", "time a seed"]
+    # Those that decide come first; all are shown where they are others.
+    has_leaks = any(arm.deciding != arm.test_accuracy for arm in comparison.arms)
+    leaks = ["on all texts"] if has_leaks else []
+    columns = ["test accuracy", "95 %", *leaks, "valid", "seeds", "time a seed"]
     terminal.show_table(
         ["arm", *columns],
         [
             (
                 arm.name,
-                in_percent(arm.test_accuracy.mean),
-                _reach(arm.test_accuracy),
-                _without_leaks(arm),
+                in_percent(arm.deciding.mean),
+                _reach(arm.deciding),
+                *([_percent(arm.test_accuracy)] if has_leaks else []),
                 in_percent(arm.valid_accuracy.mean),
                 arm.num_seeds,
                 duration(arm.seconds),
@@ -542,15 +545,6 @@ def show_comparison(comparison: "Comparison", *, report_path: Path) -> None:
     for worth in comparison.more_worths:
         terminal.show_line(f"{worth.arm}: {worth.sentence}")
     terminal.show_line(f"Report: {report_path}")
-
-
-def _without_leaks(arm: "ArmSummary") -> str:
-    """`75.4 % (71.0 to 79.8)`, of the examples that decide; once is enough if these are all."""
-    clean = arm.test_accuracy_without_leaks
-    if clean is None:
-        return "-"
-    score = in_percent(clean.mean)
-    return score if clean == arm.test_accuracy else f"{score} ({_reach(clean)})"
 
 
 def show_demo(result: "DemoResult") -> None:

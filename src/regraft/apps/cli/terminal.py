@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from regraft.apps.cli.bars import Bars, Lines
-from regraft.runtime import SILENT, Progress, is_first_process
+from regraft.apps.cli.bars import Bars
+from regraft.runtime import SILENT, Progress, ProgressLines, is_first_process
 
 _LONG_WORD = 20
 
@@ -55,7 +55,7 @@ def progress_on_stderr(*, quiet: bool) -> Iterator[Progress]:
         finally:
             bars.close()
     else:
-        yield Lines()
+        yield ProgressLines()
 
 
 @contextlib.contextmanager

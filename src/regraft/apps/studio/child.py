@@ -2,10 +2,9 @@
 every second, not every ten."""
 
 from regraft.apps import cli
-from regraft.apps.cli import bars
-from regraft.runtime import end_with_parent
+from regraft.runtime import end_with_parent, progress
 
 if __name__ == "__main__":
     end_with_parent()
-    bars.SECONDS_BETWEEN_LINES = 1.0
+    progress.SECONDS_BETWEEN_LINES = 1.0
     cli.main()

@@ -156,7 +156,8 @@ def check_trainable(examples: Sequence[Example]) -> None:
         raise DataError(
             f"{place} {found}.",
             "A classifier needs at least two classes.",
-            remedy="Add examples of another class, or pass --label-column with another column.",
+            remedy="Add examples of another class, or name another column with --label-column; in "
+            "Python, label=NAME.",
         )
 
 
