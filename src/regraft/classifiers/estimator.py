@@ -81,6 +81,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """
 
     classifier_: Classifier
+    result_: FitResult
+    label_issues_: list[LabelIssue]
     # Of the recipe: a saved run keeps them, so that labels can be added to it.
     _kept: KeptExamples | None = None
 
@@ -275,8 +277,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             y = checked_labels(y)
             if set(y).isdisjoint(self.classes_.tolist()):
                 # 1 in a DataFrame is "1" in the file that a run was made from.
-                names = list(map(str, self.predict(X).tolist()))
-                return float(accuracy_score(list(map(str, y)), names, sample_weight=sample_weight))
+                expected, predicted = list(map(str, y)), list(map(str, self.predict(X).tolist()))
+                return float(accuracy_score(expected, predicted, sample_weight=sample_weight))
         return float(super().score(X, y, sample_weight=sample_weight))
 
     @property

@@ -181,6 +181,25 @@ def test_a_comparison_without_a_base_has_the_score_of_its_first_arm(tmp_path):
     assert row.score.name == "test accuracy, scratch"
 
 
+def test_a_fit_has_the_test_score_where_there_is_one(folder):
+    scores = {"blend": {"accuracy": {"mean": 0.75}}}
+    change_info(folder / "base", kind="blend", result={"scores": scores})
+    score = rows_by_name(folder)["base"].score
+    assert (score.name, score.text) == ("accuracy on unseen labels", "75.0 %")
+    (folder / "base" / "report").mkdir()
+    tested = comparison(arms=(replace(ARMS[0], name="blend"), *ARMS[1:]), tests=())
+    for found, expected in (
+        (tested, ("test accuracy", "78.0 %")),
+        (None, (score.name, score.text)),
+    ):
+        values = {"tested": None if found is None else asdict(found)}
+        path = folder / "base" / "report" / "report.json"
+        path.write_text(json.dumps(values), encoding="utf-8")
+        path.with_suffix(".html").write_text("<!doctype html>", encoding="utf-8")
+        score = rows_by_name(folder)["base"].score
+        assert (score.name, score.text) == expected
+
+
 def test_a_report_that_is_not_ours_is_listed_without_a_score(tmp_path):
     write_comparison(tmp_path)
     for text in ("{", "[]", "{}", '{"arms": [], "verdict": 1}'):
