@@ -101,6 +101,7 @@ def pretraining_settings(size: str, *, num_steps: int, max_length: int) -> Setti
         "pretrain",
         size=size,
         overrides={
+            "objective.stages": "language",
             "tokenizer.sample_bytes": 5_000_000,
             "data.max_length": max_length,
             "train.batch_size": 32,

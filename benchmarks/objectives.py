@@ -86,6 +86,7 @@ def pretraining_settings(name: str, *, num_steps: int) -> Settings:
         size="mini",
         overrides={
             "objective.kind": kind,
+            "objective.stages": "language",
             "data.max_length": 128,
             "train.batch_size": 32,
             "train.lr": 3e-3,

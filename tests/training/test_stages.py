@@ -125,8 +125,11 @@ def test_default_stages_follow_the_objective() -> None:
         "contrast": "language",
     }
     stages = {name: resolve("pretrain", preset=name).objective.stages for name in PRESETS}
-    others = dict.fromkeys(("bert", "modern", "bag"), "language")
-    assert stages == {"lab": TOGETHER, **others, "student": "words"}
+    staged, others = (
+        dict.fromkeys(("lab", "modern"), TOGETHER),
+        dict.fromkeys(("bert", "bag"), "language"),
+    )
+    assert stages == {**staged, **others, "student": "words"}
 
 
 @pytest.mark.parametrize(("preset", "stages"), [("lab", TOGETHER), ("modern", ALL)])

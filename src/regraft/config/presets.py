@@ -102,7 +102,11 @@ PRESETS: dict[str, dict[Recipe, dict[str, dict[str, Any]]]] = {
         "finetune": {**_BERT, "train": _SMALL_DATA},
     },
     "modern": {
-        "pretrain": {**_MODERN, "train": {"minutes": 10.0}},
+        "pretrain": {
+            **_MODERN,
+            "objective": {**_MODERN["objective"], "stages": "auto"},
+            "train": {"minutes": 10.0},
+        },
         "finetune": {**_MODERN, "train": _SMALL_DATA},
     },
     "bag": {
