@@ -18,8 +18,8 @@ from regraft.comparison.results import Comparison
 from regraft.config.resolution import resolve
 from regraft.errors import ConfigError, DataError, RunFolderError
 from regraft.report.writer import write_report
+from regraft.training.bases import read_base_settings
 
-SETTINGS = resolve("finetune", overrides={**TINY, "train.epochs": 1})
 ARMS = ("pretrained", "pretrained:other", "scratch", "linear", "latent", "embedding:other")
 
 
@@ -44,7 +44,12 @@ def curve(shared_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Curve:
     leaked = [text for text, _ in make_examples(3, seed=5)]
     texts = [text for text, _ in make_examples(40, seed=1)]
     text.write_text("".join(f"{text}\n" for text in (*texts, *leaked)), encoding="utf-8")
-    inputs |= {"base": shared_base, "more_bases": {"other": shared_base}, "settings": SETTINGS}
+    settings = resolve(
+        "finetune",
+        base=read_base_settings(shared_base),
+        overrides={**TINY, "train.epochs": 1},
+    )
+    inputs |= {"base": shared_base, "more_bases": {"other": shared_base}, "settings": settings}
     inputs |= {"arms": ARMS, "seeds": 2, "labels": (8, None), "texts": [text], "grid": "none"}
     comparison = compare(**inputs, out=folder / "runs" / "one", command="regraft compare")
     write_report(comparison, folder / "runs" / "one")

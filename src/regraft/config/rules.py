@@ -264,7 +264,7 @@ def without_effect(settings: Settings, *, carried: Mapping[str, Any]) -> Iterato
     if settings.head.pooling == "attention":
         yield "head.pooling: attention is learned from labels; set it for fine-tuning only"
     kind = settings.objective.kind
-    if kind not in OBJECTIVES:
+    if kind not in OBJECTIVES or settings.model.family not in FAMILIES:
         return
     yield from _stages_without_effect(settings, carried=carried)
     for key, is_read in _IS_READ.items():
