@@ -32,7 +32,7 @@ from .finetuning import (
     train_classifier,
 )
 from .fit_plan import FitLimit
-from .fit_result import FitResult, ScoreChange, Update
+from .fit_result import FitResult, ScoreChange, Update, read_finished
 from .fitting import FEWEST_LABELS, fit, fit_again, fit_examples, remove_baselines
 from .held_out import find_label_issues
 from .journal import journal_folder
@@ -148,6 +148,7 @@ __all__ = [
     "predict_to_file",
     "predict_to_stream",
     "prediction",
+    "read_finished",
     "register_classifier",
     "remove_baselines",
     "run_fingerprint",

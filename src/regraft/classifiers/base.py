@@ -267,7 +267,7 @@ def read_kind(folder: Path) -> str:
             remedy=f"Run `regraft finetune --base {folder} --train FILE --out RUN` and use RUN.",
         )
     info = read_info(folder)
-    if info.kind in ("language-model", "base"):
+    if not info.is_classifier:
         raise RunFolderError(
             f"{folder} holds a {info.kind}, not a classifier: it has no labels.",
             remedy=f"Run `regraft finetune --base {folder} --train FILE --out RUN` and use RUN.",

@@ -3,12 +3,14 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from regraft.classifiers.held_out import MemberScore
 from regraft.classifiers.learning_curve import LabelPoint
 from regraft.runtime import counted, duration, in_percent
 from regraft.stats import CoveragePoint, Interval
+from regraft.training import read_info
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,3 +148,10 @@ class FitResult(Judged):
             "update": None if values["update"] is None else Update.from_dict(values["update"]),
         }
         return cls(**{**values, **parts})
+
+
+def read_finished(run_dir: Path) -> FitResult | None:
+    """The result of a finished `regraft fit` in this folder."""
+    info = read_info(run_dir)
+    is_done = info.kind == "blend" and info.status == "complete"
+    return FitResult.from_dict(info.result) if is_done else None

@@ -20,7 +20,7 @@ from regraft.classifiers.fit_members import (
     read_corpus,
 )
 from regraft.classifiers.fit_plan import Clock, FitLimit, read_plan
-from regraft.classifiers.fit_result import FitResult
+from regraft.classifiers.fit_result import FitResult, read_finished
 from regraft.classifiers.judging import judge
 from regraft.config import SINGLE_TEXTS, Settings, check_task, replace, resolve
 from regraft.data import (
@@ -122,7 +122,7 @@ def fit_again(
     `texts`, `train`, `valid` and `base` name what has moved since.
     """
     check_files(Path(like), read_info(Path(like)).files)
-    before, plan = read_finished(RunFolder(Path(like))), read_plan(Path(like))
+    before, plan = read_finished(Path(like)), read_plan(Path(like))
     if before is None or not before.files:
         raise RunFolderError(
             f"{like} is no finished run of `regraft fit`.",
@@ -352,7 +352,7 @@ def _fit(
         resume=resume,
         progress=progress,
     )
-    if (finished := read_finished(folder)) is not None:
+    if (finished := read_finished(folder.run_dir)) is not None:
         # A crash may have come before.
         _remove_leftovers(folder, clock, keep_baselines=keep_baselines)
         progress.say(f"{folder.run_dir} is complete already.")
@@ -481,10 +481,3 @@ def _train_tokenizer(
             settings = replace(settings, "tokenizer", kind="bpe")
             tokenizer = train_tokenizer(documents(), settings=settings.tokenizer, progress=progress)
     return tokenizer, settings
-
-
-def read_finished(folder: RunFolder) -> FitResult | None:
-    """The result of a finished recipe in this folder."""
-    info = read_info(folder.run_dir)
-    is_done = info.kind == "blend" and info.status == "complete"
-    return FitResult.from_dict(info.result) if is_done else None

@@ -25,11 +25,10 @@ from regraft.classifiers.fit_members import (
     fit_embedding,
     token_coverage,
 )
-from regraft.classifiers.fit_result import FitResult, ScoreChange, Update
+from regraft.classifiers.fit_result import FitResult, ScoreChange, Update, read_finished
 from regraft.classifiers.fitting import (
     check_examples,
     check_fit_task,
-    read_finished,
     remove_baselines,
 )
 from regraft.classifiers.judging import judge
@@ -132,7 +131,7 @@ def update_examples(
         if files:  # else the folder is a temporary one
             progress.say(f"Run folder: {folder.run_dir}")
         folder.start(info, settings=blend.settings, tokenizer=blend.tokenizer, resume=resume)
-        if (finished := read_finished(folder)) is not None:
+        if (finished := read_finished(folder.run_dir)) is not None:
             progress.say(f"{folder.run_dir} is complete already.")
             return finished
         vectors_dir = folder.run_dir / VECTORS_NAME
@@ -174,7 +173,7 @@ def update_examples(
 def fitted_data(run_dir: str | Path) -> DataSettings:
     """How the files of a finished run of `regraft fit` were read."""
     path = Path(run_dir)
-    if not RunFolder(path).exists or read_finished(RunFolder(path)) is None:
+    if not RunFolder(path).exists or read_finished(path) is None:
         raise RunFolderError(
             f"{run_dir} is no finished run of `regraft fit`.",
             "Only the labels of such a run can be added to.",

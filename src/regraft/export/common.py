@@ -56,7 +56,7 @@ def is_network(run_dir: str | Path) -> bool:
     """Does the folder hold one network that regraft trained?"""
     folder = Path(run_dir)
     has_info = (folder / "run.json").exists() or not folder.exists()
-    return has_info and read_info(folder).kind in ("language-model", "classifier", "base")
+    return has_info and read_info(folder).is_network
 
 
 def check_family(run: LoadedRun) -> None:
@@ -90,7 +90,12 @@ def sample_texts(run: LoadedRun, *, has_special_names: bool) -> list[str]:
 
 def reads_pairs(run: LoadedRun) -> bool:
     """Is it a classifier of pairs of texts?"""
-    return run.info.kind == "classifier" and run.settings.data.pair_column is not None
+    return run.info.is_classifier and run.settings.data.pair_column is not None
+
+
+def has_token_types(run: LoadedRun) -> bool:
+    """Does it mark the two texts of a pair by token types?"""
+    return reads_pairs(run) and run.settings.model.traits.has_token_types
 
 
 def sample_pairs(texts: Sequence[str]) -> list[tuple[str, str]]:

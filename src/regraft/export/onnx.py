@@ -29,6 +29,7 @@ from regraft.export.common import (
     check_ids,
     exported_tokenizer,
     first_scores,
+    has_token_types,
     load_exportable,
     needed,
     reads_pairs,
@@ -105,7 +106,7 @@ def _measured_on(
         if reads_pairs(run):
             return list(zip(made_up, reversed(made_up), strict=True)), None, None
         return list(made_up), None, None
-    if run.info.kind != "classifier":
+    if not run.info.is_classifier:
         raise ConfigError(
             f"{run.run_dir} holds a language model, which gives no labels to compare with {path}.",
             remedy="Omit --data: the likeliest tokens are compared on synthetic texts.",
@@ -121,8 +122,7 @@ def _measured_on(
 
 def _inputs(run: LoadedRun) -> list[str]:
     """The inputs of the graph: token types only where a family marks two texts by them."""
-    has_types = reads_pairs(run) and run.settings.model.traits.has_token_types
-    return ["input_ids", "attention_mask", *(["token_type_ids"] if has_types else [])]
+    return ["input_ids", "attention_mask", *(["token_type_ids"] if has_token_types(run) else [])]
 
 
 def _write_tokenizer(run: LoadedRun, path: Path) -> None:
@@ -216,7 +216,7 @@ class _Session:
         onnxruntime = needed("onnxruntime", extra="onnx")
         self._inner = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         self._inputs = _inputs(run)
-        self.is_of_tokens = run.info.kind != "classifier"
+        self.is_of_tokens = not run.info.is_classifier
         # One score for each yes or no, rather than the best of several: yes from here on.
         self._bounds: NDArray[np.float64] | None = None
         if run.info.thresholds:

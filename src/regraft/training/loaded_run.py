@@ -67,7 +67,7 @@ def load_run(run_dir: Path, *, kind: Kind | None = None) -> LoadedRun:
             f"The run in {run_dir} is not finished: there are no final weights yet.",
             remedy="Wait if it is still running; otherwise repeat its command with --resume.",
         )
-    if info.kind not in ("language-model", "classifier", "base"):
+    if not info.is_network:
         raise RunFolderError(
             f"{run_dir} holds a {info.kind}, not one network.",
             remedy="Use `regraft predict` or `evaluate`, or give the folder of a base.",
@@ -128,7 +128,7 @@ def write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
 
 
 def _build(info: RunInfo, *, settings: Settings, tokenizer: Tokenizer) -> Model:
-    if info.kind == "language-model":
+    if info.is_language_model:
         return build_language_model(
             settings.model, vocab_size=tokenizer.vocab_size, objective=settings.objective
         )

@@ -276,7 +276,7 @@ def _sized(settings: Settings, *, folder: RunFolder, resume: bool, progress: Pro
 def _load_language_model(path: Path) -> LoadedRun:
     """A base that pre-training can continue: it still has its language-model head."""
     base = load_base(path)
-    if base.info.kind != "language-model":
+    if not base.info.is_language_model:
         raise ConfigError(
             f"The base {path} has no language-model head: it can only be fine-tuned.",
             "Pre-training continues only a language model trained by regraft.",

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from safetensors import safe_open
@@ -79,6 +79,21 @@ class RunInfo:
     files: dict[str, str] = field(default_factory=dict)
     launch: str | None = None
     format_version: int = FORMAT_VERSION
+
+    @property
+    def is_network(self) -> bool:
+        """Is it one network that regraft trained?"""
+        return self.kind in get_args(Kind)
+
+    @property
+    def is_classifier(self) -> bool:
+        """Does it give labels? Everything does that is not only there to be fine-tuned."""
+        return self.kind not in ("language-model", "base")
+
+    @property
+    def is_language_model(self) -> bool:
+        """Does it have the head it was pre-trained with?"""
+        return self.kind == "language-model"
 
     @property
     def weights_digest(self) -> str | None:

@@ -43,14 +43,14 @@ def verify(
     info = read_info(run)
     problems = damage(run, info.files)
     if not problems and info.status == "complete":
-        if info.kind in ("language-model", "base"):
-            from regraft.training import load_run
-
-            load_run(run)
-        else:
+        if info.is_classifier:
             from regraft.classifiers import load_classifier
 
             load_classifier(run)
+        else:
+            from regraft.training import load_run
+
+            load_run(run)
         if secret is not None:
             action = write_signature if sign else check_signature
             action(run, facts_path=run / "run.json", key=secret)

@@ -57,7 +57,7 @@ def _facts(path: Path) -> dict[str, str]:
         info = read_info(path)
     except RegraftError:
         return {}  # the list shows what is broken
-    facts = {"kind": "base" if info.kind == "language-model" else str(info.kind)}
+    facts = {"kind": info.kind if info.is_classifier else "base"}
     if info.base:
         facts["base"] = Path(str(info.base.get("run_dir", ""))).name
     facts |= {name: _shown(value) for name, value in flat(read_config(path)).items()}

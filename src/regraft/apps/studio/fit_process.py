@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from regraft.apps.serve.limits import RefusedError
-from regraft.classifiers import FEWEST_LABELS, FitResult, expected_gain
+from regraft.classifiers import FEWEST_LABELS, FitResult, expected_gain, read_finished
 from regraft.errors import RegraftError
 from regraft.report import interval_in_words, points_in_words
 from regraft.runtime import in_points
@@ -66,9 +66,8 @@ class Trainer:
         found = []
         for run_dir in self._folders():
             with contextlib.suppress(RegraftError, OSError, KeyError, TypeError, ValueError):
-                info = read_info(run_dir)
-                if info.status == "complete" and info.kind == "blend":
-                    found.append((run_dir, FitResult.from_dict(info.result)))
+                if (result := read_finished(run_dir)) is not None:
+                    found.append((run_dir, result))
         return [run for run in found if self._has_trained(run[1])]
 
     def is_interrupted(self) -> bool:

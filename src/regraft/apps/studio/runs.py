@@ -271,7 +271,6 @@ def _row(path: Path, *, name: str) -> RunRow:
         more["updated"] = max(more["updated"], _newest(path.glob("*/*")))
     traits = FAMILIES.get(family)
     has_layers = traits is None or traits.has_layers
-    is_network = info.kind in ("language-model", "classifier", "base")
     objective = (config.get("objective") or {}).get("kind", "causal")
     continues_text = objective in OBJECTIVES and OBJECTIVES[objective].continues_text
     status = info.status if is_complete or is_running(path) else "interrupted"
@@ -283,10 +282,10 @@ def _row(path: Path, *, name: str) -> RunRow:
         info.created,
         score=_test_score(path, info) or _score(info, is_complete=is_complete),
         labels=info.labels,
-        family=family if is_network else "",
+        family=family if info.is_network else "",
         can_classify=is_complete and info.kind in classifier_kinds(),
-        can_continue=is_complete and info.kind == "language-model" and continues_text,
-        has_attention=is_complete and info.kind == "classifier" and has_layers,
+        can_continue=is_complete and info.is_language_model and continues_text,
+        has_attention=is_complete and info.is_network and info.is_classifier and has_layers,
         learns_positions=traits is not None and traits.positions == "learned",
         **more,
     )
@@ -343,7 +342,7 @@ def _score(info: RunInfo, *, is_complete: bool) -> Score | None:
         if "scores" in result:
             value = float(result["scores"]["blend"]["accuracy"]["mean"])
             return _share("accuracy on unseen labels", value)
-        if info.kind == "classifier" and result.get("valid_accuracy"):
+        if result.get("valid_accuracy"):
             kept = result.get("best_epoch")
             value = float(result["valid_accuracy"][-1 if kept is None else kept])
             return _share(f"valid {result.get('followed', 'accuracy')}", value)
