@@ -51,6 +51,7 @@ from regraft.stats import accuracy, best_micro_f1, coverage_curve, f1_thresholds
 from regraft.training import (
     BEST,
     MEAN,
+    Checkpoints,
     LoadedRun,
     Objective,
     RunFolder,
@@ -418,12 +419,8 @@ def train_classifier(
     state = build_state(model.to(device()), settings=train, num_rows=len(rows.lengths))
     followed = MICRO_F1 if has_label_sets(rows) else ACCURACY
     followed = AGREEMENT if has_probabilities(rows) else followed
-    checkpoints, history, losses = None, list[EpochRecord](), list[float]()
-    if folder is not None:
-        checkpoints = folder.checkpoints(keep=train.keep_checkpoints)
-        extra = checkpoints.load(state, progress=progress) or {"history": [], "losses": []}
-        history, losses = [EpochRecord(**v) for v in extra["history"]], extra["losses"]
-        _go_on(folder, state, history=history, progress=progress)
+    checkpoints = None if folder is None else folder.checkpoints(keep=train.keep_checkpoints)
+    history, losses = _resumed(state, checkpoints, folder=folder, progress=progress)
     yield from history
 
     def record_epoch() -> EpochRecord:
@@ -453,10 +450,7 @@ def train_classifier(
         objective=_objective(rows, auxiliary=auxiliary, settings=settings),
         settings=train,
         checkpoints=checkpoints,
-        extra=lambda: {
-            "history": [dataclasses.asdict(entry) for entry in history],
-            "losses": losses,
-        },
+        extra=lambda: {"history": list(map(dataclasses.asdict, history)), "losses": losses},
         name="fine-tune",
         note=lambda record: _note(record.epoch, record.loss, valid=history[-1]),
         progress=progress,
@@ -472,13 +466,21 @@ def train_classifier(
         merge_adapters(adapters)
 
 
-def _go_on(
-    folder: RunFolder, state: TrainState, *, history: Sequence[EpochRecord], progress: Progress
-) -> None:
-    """Cut the metrics back to what the checkpoint knows, and tell where training goes on."""
-    folder.truncate_metrics(after=state.step, most=len(history))
+def _resumed(
+    state: TrainState,
+    checkpoints: Checkpoints | None,
+    *,
+    folder: RunFolder | None,
+    progress: Progress,
+) -> tuple[list[EpochRecord], list[float]]:
+    """Epochs before the last checkpoint, which fills `state`, and the losses since the last one."""
+    if checkpoints is None or folder is None:
+        return [], []
+    extra = checkpoints.load(state, progress=progress) or {"history": [], "losses": []}
+    folder.truncate_metrics(after=state.step, most=len(extra["history"]))
     if state.step:
         progress.say(f"Resuming {folder.run_dir} after step {state.step:,}.")
+    return [EpochRecord(**values) for values in extra["history"]], extra["losses"]
 
 
 def _note(epoch: int, loss: float, *, valid: EpochRecord) -> str:

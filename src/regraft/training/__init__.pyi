@@ -7,7 +7,7 @@ from .bases import (
     read_base_settings,
 )
 from .benchmark import BenchResult, bench
-from .checkpoint import kept_steps
+from .checkpoint import Checkpoints, kept_steps
 from .generation import fill, generate
 from .inference import (
     EVALUATION_TOKENS,
@@ -66,6 +66,7 @@ __all__ = [
     "TEACHER_NAME",
     "TOKEN_LOSS",
     "BenchResult",
+    "Checkpoints",
     "LoadedRun",
     "LossSum",
     "Moment",

@@ -1,20 +1,22 @@
 """`regraft fit`: the whole recipe in one command."""
 
+import functools
 import itertools
 import shlex
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from regraft.apps.cli import options, results, terminal
 from regraft.apps.cli.options import BASES, option, settings_from
+from regraft.config import Settings
 from regraft.errors import ConfigError, DataError
 from regraft.runtime import Progress
 
 if TYPE_CHECKING:
     from regraft.classifiers import FitResult
-    from regraft.config import Settings
 
 
 class Inputs(options.Group):
@@ -128,111 +130,79 @@ def fit(
     if test is not None:  # now, and not after all the minutes
         _check_test(test, reading=reading)
     options.check_documents(documents, inputs.text)
-    like, update = earlier.like, earlier.update
+    like, update, keep = earlier.like, earlier.update, test is not None
     if update is not None:
         given = {"from": like, "text": inputs.text, "base": inputs.base, "documents": documents}
         _refuse_new({**vars(amount), **given}, choices=overrides)
         out = out or _next_folder(update)
+        run = _updating(update, inputs, reading, answering)
     elif like is None:
         out = out or Path("runs") / inputs.required()[1].stem
         flags = {"data.documents": documents, "train.seed": amount.seed}
         settings = settings_from("fit", reading, choices=overrides, preset="bag", flags=flags)
+        run = _fitting(inputs, amount, answering, settings=settings, keep=keep)
     else:
         out = out or Path("runs/again")
         given = {**vars(amount), **vars(answering), **vars(reading), "documents": documents}
         options.refuse_repeated("fit", given, choices=overrides)
+        run = _repeating(like, inputs, keep=keep)
     with output.progress(out) as progress:
-        if update is not None:
-            result = _update(
-                update, inputs, reading, answering, out=out, resume=resume, progress=progress
-            )
-        elif like is None:
-            result = _new(
-                inputs,
-                settings,
-                amount,
-                answering,
-                out=out,
-                keep=test is not None,
-                resume=resume,
-                progress=progress,
-            )
-        else:
-            keep = test is not None
-            result = _again(like, inputs, out=out, keep=keep, resume=resume, progress=progress)
+        result = run(out=out, resume=resume, progress=progress)
         _report(result, test=test, start=start, output=output, progress=progress)
 
 
-def _new(
+# A fit that lacks only its folder, `resume` and `progress`.
+Fit = Callable[..., "FitResult"]
+
+
+def _fitting(
     inputs: Inputs,
-    settings: "Settings",
     amount: Amount,
     answering: options.Answering,
     *,
-    out: Path,
+    settings: Settings,
     keep: bool,
-    resume: bool,
-    progress: Progress,
-) -> "FitResult":
+) -> Fit:
     from regraft.classifiers import fit as run
 
     text, train = inputs.required()
-    return run(
+    return functools.partial(
+        run,
         text,
         train=train,
         valid=inputs.valid,
-        out=out,
         base=inputs.base,
         settings=settings,
         minutes=amount.minutes,
         bases=amount.bases,
         **vars(answering),
         keep_baselines=keep,
-        resume=resume,
-        progress=progress,
     )
 
 
-def _again(
-    run_dir: Path, inputs: Inputs, *, out: Path, keep: bool, resume: bool, progress: Progress
-) -> "FitResult":
+def _repeating(run_dir: Path, inputs: Inputs, *, keep: bool) -> Fit:
     from regraft.classifiers import fit_again
 
-    return fit_again(
+    return functools.partial(
+        fit_again,
         run_dir,
-        out=out,
         texts=inputs.text or (),
         train=inputs.train,
         valid=inputs.valid,
         base=inputs.base,
         keep_baselines=keep,
-        resume=resume,
-        progress=progress,
     )
 
 
-def _update(
-    run_dir: Path,
-    inputs: Inputs,
-    reading: options.SetReading,
-    answering: options.Answering,
-    *,
-    out: Path,
-    resume: bool,
-    progress: Progress,
-) -> "FitResult":
+def _updating(
+    run_dir: Path, inputs: Inputs, reading: options.SetReading, answering: options.Answering
+) -> Fit:
     from regraft.classifiers import fit_update, fitted_data
 
     _, train = inputs.required()
-    return fit_update(
-        run_dir,
-        train=train,
-        valid=inputs.valid,
-        out=out,
-        data=options.data_of(fitted_data(run_dir), reading),
-        **vars(answering),
-        resume=resume,
-        progress=progress,
+    data = options.data_of(fitted_data(run_dir), reading)
+    return functools.partial(
+        fit_update, run_dir, train=train, valid=inputs.valid, data=data, **vars(answering)
     )
 
 

@@ -80,30 +80,55 @@ def evaluate(
     note_score(run, file, data=data)
 
 
-_TableOut = Annotated[
-    Path | None,
-    option(
-        "--out",
-        "File to write (default: stdout): .csv .tsv .jsonl .parquet or .xlsx, by its name.",
-        "FILE",
-    ),
-]
+class Target(options.Group):
+    """Where the predictions go."""
+
+    format: Annotated[
+        Literal["csv", "tsv", "jsonl"] | None,
+        option("--format", "Format on stdout (default: csv)."),
+    ] = None
+    out: Annotated[
+        Path | None,
+        option(
+            "--out",
+            "File to write (default: stdout): .csv .tsv .jsonl .parquet or .xlsx, by its name.",
+            "FILE",
+        ),
+    ] = None
+    resume: Annotated[
+        bool, flag("--resume", "Continue a command that was stopped; begin if none was.")
+    ] = False
+    shard: Annotated[
+        str, typer.Option("--shard", metavar="I/N", help="Write only the part of job I of N.")
+    ] = "1/1"
+
+    def check(self, *, inputs: Sequence[Path]) -> None:
+        """Refuse options that do not go with --out or with its name, and an input as output."""
+        from regraft.data import format_of
+        from regraft.runtime import output_path
+
+        if self.out is None:
+            if self.resume or self.shard != "1/1":
+                given = "--resume" if self.resume else f"--shard {self.shard}"
+                raise ConfigError(
+                    f"{given} needs a file to write, and the predictions would go to stdout.",
+                    remedy="Add --out FILE.",
+                )
+            return
+        if self.format is not None and format_of(self.out) != f".{self.format}":
+            raise ConfigError(
+                f"--format {self.format} contradicts --out {self.out}.",
+                "A file has the format of its name; --format is for stdout.",
+                remedy="Omit --format, or rename the output.",
+            )
+        output_path(self.out, inputs=inputs)
+        format_of(self.out)
+
+
 _Cluster = Annotated[
     str | None,
     option(
         "--cluster", "Dask scheduler whose workers predict, such as tcp://host:8786.", "ADDRESS"
-    ),
-]
-_PairColumn = Annotated[
-    str | None,
-    option("--pair-column", "Classifiers of pairs: column of the second text.", "NAME"),
-]
-_IdColumn = Annotated[
-    str | None,
-    option(
-        "--id-column",
-        "Column that names each row: refused if one lacks it, or two share it.",
-        "NAME",
     ),
 ]
 _TopK = Annotated[
@@ -123,23 +148,23 @@ def predict(
             "FILE",
         ),
     ],
-    format: Annotated[
-        Literal["csv", "tsv", "jsonl"] | None,
-        option("--format", "Format on stdout (default: csv)."),
-    ] = None,
-    out: _TableOut = None,
-    resume: Annotated[
-        bool, flag("--resume", "Continue a command that was stopped; begin if none was.")
-    ] = False,
-    shard: Annotated[
-        str, typer.Option("--shard", metavar="I/N", help="Write only the part of job I of N.")
-    ] = "1/1",
+    *,
+    target: Target,
     cluster: _Cluster = None,
     abstain_below: options.AbstainBelow = None,
     top_k: _TopK = None,
-    pair_column: _PairColumn = None,
-    id_column: _IdColumn = None,
-    *,
+    pair_column: Annotated[
+        str | None,
+        option("--pair-column", "Classifiers of pairs: column of the second text.", "NAME"),
+    ] = None,
+    id_column: Annotated[
+        str | None,
+        option(
+            "--id-column",
+            "Column that names each row: refused if one lacks it, or two share it.",
+            "NAME",
+        ),
+    ] = None,
     reading: options.TextReading,
     output: options.Output,
 ) -> None:
@@ -162,16 +187,12 @@ def predict(
         predict_to_stream,
     )
     from regraft.config import check_task
-    from regraft.data import format_of, parse_part
-    from regraft.runtime import output_path
+    from regraft.data import parse_part
 
-    part = parse_part(shard)
+    part, out = parse_part(target.shard), target.out
     options.check_documents(reading.documents, files)
-    _check_options(out, format=format, shard=shard, resume=resume)
     check_share("--abstain-below", abstain_below)
-    if out is not None:
-        output_path(out, inputs=[run, *files])
-        format_of(out)
+    target.check(inputs=[run, *files])
     with output.progress(None if out is None else journal_folder(out)) as bars:
         # No bars for a few texts. A stream has them when it is longer than that.
         progress: Progress = terminal.Messages(bars) if _is_small(files) else bars
@@ -186,10 +207,10 @@ def predict(
         progress = bars if task.has_stream else progress
         if out is None:
             sys.stdout.flush()
-            ending = ".json" if output.json else f".{format or 'csv'}"
+            ending = ".json" if output.json else f".{target.format or 'csv'}"
             predict_to_stream(task, sys.stdout.buffer, ending=ending, progress=progress)
             return
-        found = predict_to_file(task, out, part=part, resume=resume, progress=progress)
+        found = predict_to_file(task, out, part=part, resume=target.resume, progress=progress)
     output.note(found.to_dict(), _summary(found, run=run, is_stored=abstain_below is None))
 
 
@@ -211,24 +232,6 @@ def _is_small(files: Sequence[Path]) -> bool:
     """Whether files are so small that progress would only be noise; a stream may be."""
     sizes = [os.path.getsize(file) for file in files if os.path.isfile(file)]
     return sum(sizes) < _SMALL_BYTES
-
-
-def _check_options(out: Path | None, *, format: str | None, shard: str, resume: bool) -> None:
-    """Refuse options that do not go with --out, or with its name."""
-    from regraft.data import format_of
-
-    if out is None and (resume or shard != "1/1"):
-        flag = "--resume" if resume else f"--shard {shard}"
-        raise ConfigError(
-            f"{flag} needs a file to write, and the predictions would go to stdout.",
-            remedy="Add --out FILE.",
-        )
-    if out is not None and format is not None and format_of(out) != f".{format}":
-        raise ConfigError(
-            f"--format {format} contradicts --out {out}.",
-            "A file has the format of its name; --format is for stdout.",
-            remedy="Omit --format, or rename the output.",
-        )
 
 
 @options.grouped
