@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -28,7 +28,7 @@ from regraft.classifiers.starts import Start, start_from_base
 from regraft.config import Settings, check_task, replace, resolve
 from regraft.data import ExampleRows, load_examples
 from regraft.errors import ConfigError, DataError
-from regraft.runtime import SILENT, Progress, duration, fingerprint, write_whole
+from regraft.runtime import SILENT, Plain, Progress, duration, fingerprint, write_whole
 from regraft.stats import log_probabilities
 from regraft.training import (
     TEACHER_NAME,
@@ -56,7 +56,7 @@ LEAST_SHARE = 0.25
 
 
 @dataclass(frozen=True)
-class DistillResult:
+class DistillResult(Plain):
     """The outcome of distillation.
 
     `agreement` is the share of held-out texts that student and teacher give the same label, after
@@ -79,16 +79,6 @@ class DistillResult:
     accuracy: float | None = None
     teacher_accuracy: float | None = None
     seen: Literal["train", "valid"] | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "DistillResult":
-        """Read what `to_dict` gave; JSON has lists for tuples."""
-        sequences = {name: tuple(values[name]) for name in ("labels", "agreement")}
-        return cls(**{**values, **sequences})
 
 
 def distill(

@@ -46,7 +46,7 @@ from regraft.data import (
 )
 from regraft.errors import ConfigError, DataError
 from regraft.models import Model, add_adapters, merge_adapters
-from regraft.runtime import SILENT, Progress, device, in_percent, world
+from regraft.runtime import SILENT, Plain, Progress, device, in_percent, world
 from regraft.stats import accuracy, best_micro_f1, coverage_curve, f1_thresholds
 from regraft.training import (
     BEST,
@@ -74,7 +74,7 @@ ACCURACY, MICRO_F1, AGREEMENT = "accuracy", "micro-F1", "agreement"
 
 
 @dataclass(frozen=True)
-class FinetuneResult:
+class FinetuneResult(Plain):
     """The outcome of fine-tuning; `best_epoch` is that of the weights kept, if not the last.
 
     `followed` names the score in `valid_accuracy`. `temperature` is what the scores were divided by
@@ -96,16 +96,6 @@ class FinetuneResult:
     temperature: float | None = None
     abstain_below: float | None = None
     num_label_issues: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "FinetuneResult":
-        """Read what `to_dict` gave; JSON has lists for tuples."""
-        sequences = {name: tuple(values[name]) for name in ("labels", "valid_accuracy")}
-        return cls(**{**values, **sequences})
 
 
 def finetune(

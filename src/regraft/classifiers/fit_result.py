@@ -1,20 +1,19 @@
 """What `regraft fit` made, and what its held-out examples say of it."""
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from regraft.classifiers.held_out import MemberScore
 from regraft.classifiers.learning_curve import LabelPoint
-from regraft.runtime import counted, duration, in_percent
+from regraft.runtime import Plain, counted, duration, in_percent
 from regraft.stats import CoveragePoint, Interval
 from regraft.training import read_info
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class Judged(Plain):
     """What the held-out examples say of a blend and its members."""
 
     labels: tuple[str, ...]
@@ -61,24 +60,6 @@ class Update:
     num_relabelled: int
     new_labels: tuple[str, ...]
     changes: tuple[ScoreChange, ...]
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Update":
-        """Read what became plain values."""
-        changes = (
-            {
-                **change,
-                **{name: Interval(**change[name]) for name in ("before", "after", "difference")},
-            }
-            for change in values["changes"]
-        )
-        return cls(
-            **{
-                **values,
-                "new_labels": tuple(values["new_labels"]),
-                "changes": tuple(ScoreChange(**change) for change in changes),
-            }
-        )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -128,26 +109,6 @@ class FitResult(Judged):
         """In words, with the time budget if there was one."""
         budget = "" if self.minutes is None else f" (budget {duration(60 * self.minutes)})"
         return f"{duration(self.seconds)}{budget}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "FitResult":
-        """Read what `to_dict` gave."""
-        scores = {
-            name: MemberScore(**{**score, "accuracy": Interval(**score["accuracy"])})
-            for name, score in values["scores"].items()
-        }
-        parts = {
-            **{name: tuple(values[name]) for name in ("labels", "thresholds", "priors")},
-            "scores": scores,
-            "coverage": tuple(CoveragePoint(**point) for point in values["coverage"]),
-            "label_curve": tuple(map(LabelPoint.from_dict, values["label_curve"])),
-            "update": None if values["update"] is None else Update.from_dict(values["update"]),
-        }
-        return cls(**{**values, **parts})
 
 
 def read_finished(run_dir: Path) -> FitResult | None:

@@ -5,7 +5,6 @@ Letters: S sizes, N examples, C classes, B resamples.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -34,11 +33,6 @@ class LabelPoint:
     num_labels: int
     accuracy: Interval
     is_forecast: bool
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "LabelPoint":
-        """Read a point that became plain values."""
-        return cls(**{**values, "accuracy": Interval(**values["accuracy"])})
 
 
 def label_curve(

@@ -44,7 +44,7 @@ from regraft.data import (
     zipped,
 )
 from regraft.errors import ConfigError, DataError, DiskError
-from regraft.runtime import SILENT, Progress, in_percent, results, write_whole
+from regraft.runtime import SILENT, Plain, Progress, in_percent, results, write_whole
 
 # A chunk is what is in memory at once; a small table has several, so that it can be shared out.
 CHUNK_ROWS = 2048
@@ -56,7 +56,7 @@ PROBABILITY_COLUMN = "predicted_probability"
 
 
 @dataclass(frozen=True)
-class TablePrediction:
+class TablePrediction(Plain):
     """What was predicted: `num_rows` rows, of which `num_texts` have a text.
 
     Of these, `num_abstained` have no label, as their confidence is below `abstain_below`.
@@ -68,10 +68,6 @@ class TablePrediction:
     num_cut: int
     num_abstained: int = 0
     abstain_below: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@ analysis.py fills these in, verdict.py concludes from them, and report.json stor
 model, no file and no torch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
+from regraft.runtime import Plain
 from regraft.stats import SIGNIFICANCE, ConfidenceBin, Interval, LengthBin
 
 REPORT_NAME = "report.json"
@@ -18,7 +19,6 @@ Outcome = Literal["better", "worse", "unclear"]
 # is what one could have without any.
 Role = Literal["base", "control", "rival"]
 
-_Values = TypeVar("_Values")
 VerdictKind = Literal[
     "pays",
     "pays-otherwise",
@@ -257,7 +257,7 @@ class RunOutcomes:
 
 
 @dataclass(frozen=True)
-class Outcomes:
+class Outcomes(Plain):
     """Which test examples every run got right: enough to redo each interval and each test.
 
     Strings hold a character per test example in file order, 1 for yes: those that decide; those
@@ -273,14 +273,9 @@ class Outcomes:
     repeats: str
     runs: tuple[RunOutcomes, ...]
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Outcomes":
-        """Read the values of outcomes.json; a ValueError names the first bad place."""
-        return _from_dict(cls, values)
-
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Plain):
     """Everything in a report."""
 
     verdict: str
@@ -325,22 +320,6 @@ class Comparison:
     def ranked_arms(self) -> list[ArmSummary]:
         """The best on test first."""
         return sorted(self.arms, key=lambda arm: -arm.deciding.mean)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Comparison":
-        """Read the values of report.json; a ValueError names the first bad place."""
-        return _from_dict(cls, values)
-
-
-def _from_dict(kind: type[_Values], values: Mapping[str, Any]) -> _Values:
-    from pydantic import TypeAdapter, ValidationError
-
-    try:
-        return TypeAdapter(kind).validate_python(dict(values))
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{place}: {first['msg'].lower()}") from error
 
 
 def about(number: float) -> str:

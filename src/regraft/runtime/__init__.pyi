@@ -51,6 +51,7 @@ from .manifest import (
     sign,
     with_checksum,
 )
+from .plain import Plain
 from .progress import SILENT, Progress, ProgressLines, tracked
 from .quantities import counted, duration, in_percent, in_points
 
@@ -61,6 +62,7 @@ __all__ = [
     "Forecast",
     "Forecasting",
     "Interruption",
+    "Plain",
     "Progress",
     "ProgressLines",
     "ReadLimits",

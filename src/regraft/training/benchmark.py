@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +22,7 @@ from regraft.data import (
     train_tokenizer,
 )
 from regraft.models import build_language_model, ledger
-from regraft.runtime import SILENT, Progress, device, matrix_speed, seeded
+from regraft.runtime import SILENT, Plain, Progress, device, matrix_speed, seeded
 from regraft.training.loop import build_state, steps, use_threads
 from regraft.training.objectives import build_objective
 
@@ -50,7 +49,7 @@ class Speed:
 
 
 @dataclass(frozen=True)
-class BenchResult:
+class BenchResult(Plain):
     """The measurements; times for a corpus are for one epoch."""
 
     device: str
@@ -59,10 +58,6 @@ class BenchResult:
     corpus_bytes: int | None
     corpus_tokens: int | None
     speeds: tuple[Speed, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return dataclasses.asdict(self)
 
 
 def bench(

@@ -1,8 +1,7 @@
 """Text generation with a causal base, and predictions for `<mask>` with a masked one."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -12,7 +11,7 @@ from torch.nn import functional as F
 from regraft.config import OBJECTIVES
 from regraft.errors import ConfigError
 from regraft.models import KeyValueCache, LanguageModelHead
-from regraft.runtime import seed_generator
+from regraft.runtime import Plain, seed_generator
 from regraft.training.loaded_run import LoadedRun, load_run
 
 # Below, divided scores overflow and sampling is practically greedy; above, it is noise.
@@ -23,15 +22,11 @@ MASK = "<mask>"
 
 
 @dataclass(frozen=True)
-class Guess:
+class Guess(Plain):
     """A candidate token for a `<mask>`."""
 
     token: str
     probability: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return asdict(self)
 
 
 @torch.no_grad()

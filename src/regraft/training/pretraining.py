@@ -39,7 +39,7 @@ from regraft.data import (
 )
 from regraft.errors import ConfigError
 from regraft.models import Model, build_language_model, set_frequency_bias, size_for_budget
-from regraft.runtime import SILENT, Progress, matrix_speed, scratch_folder, seeded, world
+from regraft.runtime import SILENT, Plain, Progress, matrix_speed, scratch_folder, seeded, world
 from regraft.stats import bits_per_byte, unigram_entropy
 from regraft.training.bases import load_base, read_base_settings
 from regraft.training.loaded_run import LoadedRun
@@ -57,7 +57,7 @@ _SHAPE = ("width", "num_layers", "num_heads", "feedforward_width")
 
 
 @dataclass(frozen=True)
-class PretrainResult:
+class PretrainResult(Plain):
     """The result of pre-training; losses in nats per token, of contrast in nats per document.
 
     Bits per byte exist for causal models only: other losses do not cover the whole text. The
@@ -81,10 +81,6 @@ class PretrainResult:
     objective: str = "causal"
     readings: dict[str, float] = dataclasses.field(default_factory=dict)
     stages: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return dataclasses.asdict(self)
 
 
 def pretrain(

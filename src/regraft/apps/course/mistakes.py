@@ -1,12 +1,12 @@
 """The published wrong answers to the lab's exercise, each recomputed for a given shape."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from regraft.config import ModelSettings
 from regraft.errors import ConfigError
 from regraft.models import Term, ledger
+from regraft.runtime import Plain
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class WrongAnswer:
+class WrongAnswer(Plain):
     """A common answer, recomputed for this shape from the formula that produces it."""
 
     name: str
@@ -31,10 +31,6 @@ class WrongAnswer:
     base: int
     language_model: int
     classifier: int | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return asdict(self)
 
 
 def wrong_answers(

@@ -5,12 +5,13 @@ The right answers are computed from the library, so that no solution can become 
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from regraft.config import read_toml, resolve
 from regraft.errors import ConfigError, DataError
+from regraft.runtime import Plain
 
 _LAB_VOCABULARY = 50_001
 _NUM_TEST = 2_000
@@ -29,7 +30,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Checked:
+class Checked(Plain):
     """What became of one question; `given` is None if it was not answered."""
 
     name: str
@@ -37,10 +38,6 @@ class Checked:
     given: float | None
     is_right: bool
     hint: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return asdict(self)
 
 
 def check_answers(answers: Mapping[str, float]) -> list[Checked]:

@@ -8,7 +8,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from regraft.comparison import REPORT_NAME, ArmsFolder, Comparison
 from regraft.config import FAMILIES, OBJECTIVES
 from regraft.errors import RegraftError
 from regraft.report import base_arm
-from regraft.runtime import counted, in_percent, read_json, read_object, sha256
+from regraft.runtime import Plain, counted, in_percent, read_json, read_object, sha256
 from regraft.training import RunInfo, is_running, read_info
 
 METRICS_NAME, PAGE_NAME = "metrics.jsonl", "report.html"
@@ -43,7 +43,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class RunRow:
+class RunRow(Plain):
     """A line of the list. `note` says what a person should know: a verdict, or what is broken.
 
     `part_of` is the id of the blend whose base this is. A training whose process has ended is
@@ -68,10 +68,6 @@ class RunRow:
     has_attention: bool = False
     learns_positions: bool = False
     part_of: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return asdict(self)
 
 
 class RunsFolder:

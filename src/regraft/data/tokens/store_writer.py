@@ -4,13 +4,11 @@ Intact shards are kept, so that an interrupted job continues where it stopped.
 """
 
 import contextlib
-import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -30,7 +28,7 @@ from regraft.data.tokens.store import (
 )
 from regraft.data.tokens.tokenizer import FILE_NAME, Tokenizer
 from regraft.errors import DataError
-from regraft.runtime import SILENT, Progress, read_blocks, sha256
+from regraft.runtime import SILENT, Plain, Progress, read_blocks, sha256
 
 # Text in one shard: so much is held as ids in memory, and lost when a job is killed.
 SHARD_BYTES = 32_000_000
@@ -42,7 +40,7 @@ _READING = {"text_column": "--text-column", "encoding": "--encoding", "documents
 
 
 @dataclass(frozen=True)
-class Written:
+class Written(Plain):
     """What one job of tokenising found and did; missing shards are left to other jobs."""
 
     num_documents: int
@@ -52,10 +50,6 @@ class Written:
     num_new_tokens: int
     num_new_bytes: int
     seconds: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return dataclasses.asdict(self)
 
 
 def write_store(
