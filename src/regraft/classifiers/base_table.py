@@ -21,7 +21,7 @@ from regraft.classifiers.base import ExportFormat, register_classifier
 from regraft.classifiers.chunks import Chunks, Cut, ItemsOf, Keys, Ragged, read_in_batches, starts
 from regraft.classifiers.contributions import Parts, by_class, with_intercepts
 from regraft.classifiers.logistic import Matrix, RegressionModel, rebuilt_regression, unit_length
-from regraft.classifiers.storage import Stored, load_member, rebuilding, save_member
+from regraft.classifiers.storage import Stored, save_member
 from regraft.data import Tokenizer, load_tokenizer, pair_key
 from regraft.errors import RunFolderError
 from regraft.runtime import SILENT, Progress, file_sha256
@@ -329,21 +329,18 @@ class FoldedModel(RegressionModel):
         save_member(run_dir, replace(stored, facts=facts), kind=self.kind)
 
     @classmethod
-    def load(cls, run_dir: Path) -> "FoldedModel":
-        """Read what `save` wrote."""
-        stored = load_member(run_dir, kind=cls.kind)
-        path = _tokenizer_path(run_dir)
+    def rebuilt(cls, stored: Stored, *, folder: Path) -> "FoldedModel":
+        """From its regression, the space and the tokenizer."""
+        path = _tokenizer_path(folder)
         tokenizer = load_tokenizer(path)
         if file_sha256(path) != stored.facts.get("tokenizer_sha256"):
             raise RunFolderError(
-                f"{path} is not the tokenizer that {run_dir} was made with.",
+                f"{path} is not the tokenizer that {folder} was made with.",
                 "Its ids are the rows of the table.",
                 remedy="Restore the folder from a copy, or fit again.",
             )
-        with rebuilding(run_dir, kind=cls.kind):
-            space = FoldedSpace.rebuilt(stored, tokenizer=tokenizer)
-            num_features = space.table_RK.shape[1]
-            return cls(rebuilt_regression(stored, num_features=num_features), space)
+        space = FoldedSpace.rebuilt(stored, tokenizer=tokenizer)
+        return cls(rebuilt_regression(stored, num_features=space.table_RK.shape[1]), space)
 
 
 def _tokenizer_path(run_dir: Path) -> Path:

@@ -149,15 +149,12 @@ class EmbeddingModel(RegressionModel):
         super().save(run_dir)
 
     @classmethod
-    def load(cls, run_dir: Path) -> "EmbeddingModel":
-        """Read what `save` wrote."""
-        stored = load_member(run_dir, kind=cls.kind)
-        with rebuilding(run_dir, kind=cls.kind):
-            numbers = range(int(stored.facts["num_bases"]))
-        bases = [load_run(base_dir(run_dir, number), kind="base") for number in numbers]
-        with rebuilding(run_dir, kind=cls.kind):
-            width = sum(base.settings.model.width for base in bases)
-            return cls(rebuilt_regression(stored, num_features=width), BaseSpace(bases))
+    def rebuilt(cls, stored: Stored, *, folder: Path) -> "EmbeddingModel":
+        """From its regression and the bases."""
+        numbers = range(int(stored.facts["num_bases"]))
+        bases = [load_run(base_dir(folder, number), kind="base") for number in numbers]
+        width = sum(base.settings.model.width for base in bases)
+        return cls(rebuilt_regression(stored, num_features=width), BaseSpace(bases))
 
 
 def bases_dir(run_dir: Path) -> Path:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from regraft.classifiers.base import Classifier, single_texts
 from regraft.classifiers.chunks import Chunks, Cut, ItemsOf, read_in_batches
-from regraft.classifiers.storage import Stored, load_member, rebuilding, save_member
+from regraft.classifiers.storage import Member, Stored
 from regraft.config import LABEL_SEPARATORS, DataSettings
 from regraft.data import Content, Example, Labels, check_trainable
 from regraft.runtime import SILENT, Progress
@@ -76,7 +76,7 @@ class Regression:
 
 
 @dataclass(frozen=True)
-class TunedRegression:
+class TunedRegression(Member):
     """A logistic regression with the best C of several, and the scores that C was chosen by.
 
     `valid_accuracy` and `valid_curve` (for every C) are measured on valid, or by cross-validation
@@ -84,7 +84,7 @@ class TunedRegression:
     chosen; a loaded regression has none. `seconds` is the time it took to fit.
     """
 
-    kind: ClassVar[str] = "regression"
+    kind = "regression"
     labels: tuple[str, ...]
     regularisation: float
     judged_by: Judge
@@ -122,17 +122,10 @@ class TunedRegression:
         }
         return Stored(facts, arrays)
 
-    def save(self, folder: Path) -> None:
-        """Write the regression alone, without what makes its features."""
-        save_member(folder, self.stored(), kind=self.kind)
-
     @classmethod
-    def load(cls, folder: Path) -> "TunedRegression":
-        """Read what `save` wrote."""
-        stored = load_member(folder, kind=cls.kind)
-        with rebuilding(folder, kind=cls.kind):
-            num_features = stored.arrays["coefficients"].shape[1]
-            return rebuilt_regression(stored, num_features=num_features)
+    def rebuilt(cls, stored: Stored, *, folder: Path) -> "TunedRegression":
+        """The regression alone, without what makes its features."""
+        return rebuilt_regression(stored, num_features=stored.arrays["coefficients"].shape[1])
 
 
 def rebuilt_regression(stored: Stored, *, num_features: int) -> TunedRegression:
@@ -160,7 +153,7 @@ def rebuilt_regression(stored: Stored, *, num_features: int) -> TunedRegression:
 
 
 @dataclass(frozen=True)
-class RegressionModel(Classifier):
+class RegressionModel(Member, Classifier):
     """A classifier that is a tuned regression on features of a text."""
 
     tuned: TunedRegression
@@ -248,10 +241,6 @@ class RegressionModel(Classifier):
     def renamed(self, labels: Sequence[str]) -> "RegressionModel":
         """The same regression with other names for its labels."""
         return replace(self, tuned=replace(self.tuned, labels=tuple(labels)))
-
-    def save(self, run_dir: Path) -> None:
-        """Write a folder of JSON and safetensors; `load` gives a model of equal probabilities."""
-        save_member(run_dir, self.stored(), kind=self.kind)
 
     def stored(self) -> Stored:
         """All its parts, ready for disk."""
@@ -367,8 +356,7 @@ def tune(
     """
     if valid is not None:
         tries = [_fit(matrix, targets, strength, seed=seed) for strength in REGULARISATIONS]
-        answers = [_probabilities(fitted, valid[0], len(labels)) for fitted in tries]
-        return _best(answers, valid[1], tries.__getitem__, labels=labels, judged_by="valid")
+        return best_of(tries, *valid, labels=labels)
     num_folds = most_folds(targets)
     if num_folds < 2:
         fitted = _fit(matrix, targets, _BLIND_REGULARISATION, seed=seed)
@@ -391,6 +379,14 @@ def tune(
 
     best = _best(answers, targets, fitted_at, labels=labels, judged_by="folds")
     return replace(best, rows=rows)
+
+
+def best_of(
+    tries: Sequence[Regression], matrix: Matrix, targets: ValidTargets, *, labels: tuple[str, ...]
+) -> TunedRegression:
+    """The regression that is best on valid, of one for each of REGULARISATIONS."""
+    answers = [_probabilities(fitted, matrix, len(labels)) for fitted in tries]
+    return _best(answers, targets, tries.__getitem__, labels=labels, judged_by="valid")
 
 
 def most_folds(targets: Targets) -> int:

@@ -6,10 +6,11 @@ Files are written whole. What the parts mean is the business of the class that s
 import contextlib
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -40,6 +41,35 @@ class Stored:
     facts: Mapping[str, Any]
     arrays: Mapping[str, np.ndarray]
     terms: Mapping[str, list[str]] = field(default_factory=dict)
+
+
+_Part = TypeVar("_Part", bound="Member")
+
+
+class Member(ABC):
+    """What is written as a folder of its parts, and rebuilt from them."""
+
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def stored(self) -> Stored:
+        """Its parts, ready for disk."""
+
+    @classmethod
+    @abstractmethod
+    def rebuilt(cls: type[_Part], stored: Stored, *, folder: Path) -> _Part:
+        """The same from its parts in this folder; ValueError or KeyError if they do not fit."""
+
+    def save(self, run_dir: Path) -> None:
+        """Write a folder of JSON and safetensors; what `load` reads answers the same."""
+        save_member(run_dir, self.stored(), kind=self.kind)
+
+    @classmethod
+    def load(cls: type[_Part], run_dir: Path) -> _Part:
+        """Read what `save` wrote."""
+        stored = load_member(run_dir, kind=cls.kind)
+        with rebuilding(run_dir, kind=cls.kind):
+            return cls.rebuilt(stored, folder=run_dir)
 
 
 def save_member(folder: Path, stored: Stored, *, kind: str) -> None:

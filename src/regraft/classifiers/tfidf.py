@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -22,19 +22,19 @@ from regraft.classifiers.logistic import (
     Matrix,
     Regression,
     RegressionModel,
-    TunedRegression,
+    best_of,
     fit_in_space,
     one_thread,
     rebuilt_regression,
     tune,
     unit_length,
 )
-from regraft.classifiers.storage import Stored, load_member, rebuilding, save_member
+from regraft.classifiers.storage import Member, Stored
 from regraft.classifiers.vectoriser import Vectoriser, fit_vectoriser
 from regraft.data import Example, Labels, check_trainable
 from regraft.errors import DataError
 from regraft.runtime import SILENT, Progress, tracked
-from regraft.stats import accuracy, best_micro_f1, cross_entropy
+from regraft.stats import best_micro_f1
 
 # From this many examples on, a feature seen in one of them only is noise and is dropped.
 _RARE_FEATURES_FROM = 500
@@ -98,15 +98,11 @@ class LinearModel(_TermModel):
         return _vectorisers_stored(words=self.words, characters=self.characters)
 
     @classmethod
-    def load(cls, run_dir: Path) -> "LinearModel":
-        """Read what `save` wrote."""
-        stored = load_member(run_dir, kind=cls.kind)
-        with rebuilding(run_dir, kind=cls.kind):
-            words, characters = (
-                _rebuilt_vectoriser(stored, name) for name in ("words", "characters")
-            )
-            num_features = len(words.terms) + len(characters.terms)
-            return cls(rebuilt_regression(stored, num_features=num_features), words, characters)
+    def rebuilt(cls, stored: Stored, *, folder: Path) -> "LinearModel":
+        """From its regression and the vectorisers."""
+        words, characters = (_rebuilt_vectoriser(stored, name) for name in ("words", "characters"))
+        num_features = len(words.terms) + len(characters.terms)
+        return cls(rebuilt_regression(stored, num_features=num_features), words, characters)
 
 
 @register_classifier("nbsvm")
@@ -142,12 +138,10 @@ class NaiveBayesModel(_TermModel):
         return Stored({}, {}, {"words": list(self.words.terms)})
 
     @classmethod
-    def load(cls, run_dir: Path) -> "NaiveBayesModel":
-        """Read what `save` wrote."""
-        stored = load_member(run_dir, kind=cls.kind)
-        with rebuilding(run_dir, kind=cls.kind):
-            words = Vectoriser(**_WORDS, terms=stored.terms["words"])
-            return cls(rebuilt_regression(stored, num_features=len(words.terms)), words)
+    def rebuilt(cls, stored: Stored, *, folder: Path) -> "NaiveBayesModel":
+        """From its regression and the vocabulary."""
+        words = Vectoriser(**_WORDS, terms=stored.terms["words"])
+        return cls(rebuilt_regression(stored, num_features=len(words.terms)), words)
 
 
 def _term_parts(
@@ -170,16 +164,12 @@ def _term_parts(
 
 
 @dataclass(frozen=True)
-class LatentSpace:
+class LatentSpace(Member):
     """The directions in which texts differ most (latent semantic analysis; needs no labels)."""
 
-    kind: ClassVar[str] = "space"
+    kind = "space"
     words: Vectoriser
     axes_VK: Float[np.ndarray, "V K"] = field(repr=False)
-
-    def save(self, folder: Path) -> None:
-        """Write a folder of JSON and safetensors, to share between several regressions."""
-        save_member(folder, self.stored(), kind=self.kind)
 
     def stored(self) -> Stored:
         """Its parts, ready for disk."""
@@ -187,14 +177,7 @@ class LatentSpace:
         return Stored(words.facts, {**words.arrays, "axes": self.axes_VK}, words.terms)
 
     @classmethod
-    def load(cls, folder: Path) -> "LatentSpace":
-        """Read what `save` wrote."""
-        stored = load_member(folder, kind=cls.kind)
-        with rebuilding(folder, kind=cls.kind):
-            return cls.rebuilt(stored)
-
-    @classmethod
-    def rebuilt(cls, stored: Stored) -> "LatentSpace":
+    def rebuilt(cls, stored: Stored, *, folder: Path) -> "LatentSpace":
         """The same space from its parts; ValueError or KeyError if they do not fit."""
         words, axes_VK = _rebuilt_vectoriser(stored, "words"), stored.arrays["axes"]
         if len(axes_VK) != len(stored.terms["words"]):
@@ -253,12 +236,10 @@ class LatentModel(_TermModel):
         return self.space.stored()
 
     @classmethod
-    def load(cls, run_dir: Path) -> "LatentModel":
-        """Read what `save` wrote."""
-        stored = load_member(run_dir, kind=cls.kind)
-        with rebuilding(run_dir, kind=cls.kind):
-            space = LatentSpace.rebuilt(stored)
-            return cls(rebuilt_regression(stored, num_features=space.axes_VK.shape[1]), space)
+    def rebuilt(cls, stored: Stored, *, folder: Path) -> "LatentModel":
+        """From its regression and the space."""
+        space = LatentSpace.rebuilt(stored, folder=folder)
+        return cls(rebuilt_regression(stored, num_features=space.axes_VK.shape[1]), space)
 
 
 def fit_linear(
@@ -339,25 +320,10 @@ def fit_naive_bayes(
     except ValueError as error:
         raise _no_words(train, arm="nbsvm") from error
     judge, judge_targets = words.transform([e.text for e in valid]), labels.targets(valid)
-    tries = []
-    for strength in REGULARISATIONS:
-        fitted = _fit_ratios(matrix, targets_N, strength=strength)
-        answers_NC = np.zeros((len(valid), len(labels)))
-        answers_NC[:, fitted.classes_] = fitted.predict_proba(judge)
-        right = accuracy(answers_NC.argmax(axis=1), judge_targets)
-        tries.append((right, -cross_entropy(answers_NC, judge_targets), fitted, answers_NC))
-    best = max(range(len(tries)), key=lambda place: tries[place][:2])
-    tuned = TunedRegression(
-        labels=tuple(labels.names),
-        regularisation=REGULARISATIONS[best],
-        judged_by="valid",
-        valid_accuracy=tries[best][0],
-        valid_curve=dict(zip(REGULARISATIONS, (right for right, *_ in tries), strict=True)),
-        fitted=tries[best][2],
-        judged_NC=tries[best][3],
-        seconds=time.perf_counter() - fit_start,
-    )
-    return NaiveBayesModel(tuned, words)
+    tries = [_fit_ratios(matrix, targets_N, strength=strength) for strength in REGULARISATIONS]
+    tuned = best_of(tries, judge, judge_targets, labels=tuple(labels.names))
+    seconds = time.perf_counter() - fit_start
+    return NaiveBayesModel(dataclasses.replace(tuned, seconds=seconds), words)
 
 
 def _fit_ratios(matrix: Matrix, targets_N: Int[np.ndarray, " N"], *, strength: float) -> Regression:

