@@ -47,6 +47,7 @@ from .parameter_count import (
     Pooling,
     Term,
     check_ledger,
+    formula_value,
     ledger,
     size_for_budget,
 )
@@ -89,6 +90,7 @@ __all__ = [
     "build_classifier",
     "build_language_model",
     "check_ledger",
+    "formula_value",
     "frequent_pair_keys",
     "graft",
     "has_classification_head",

@@ -1,11 +1,13 @@
 """Parameters, arithmetic and memory of a model in closed form, term by term.
 
-Each family counts its own terms (`FamilyCount`). torch is imported only to build the model that a
-count is checked against.
+A term is written once, as the formula that is shown; its value is computed from that. Each family
+counts its own terms (`FamilyCount`). torch is imported only to build the model that a count is
+checked against.
 """
 
 import dataclasses
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal
@@ -41,7 +43,7 @@ SYMBOLS = {
     "B": "rows a step",
     "P": "parameters",
 }
-Shape = dict[str, int]
+Shape = Mapping[str, float]
 Pooling = Literal["last", "mean", "first", "attention"]
 
 CAUSAL = ObjectiveSettings()
@@ -172,13 +174,13 @@ def ledger(
             remedy=f"Count a preset: {', '.join(COUNTS)}.",
         )
     family, traits = COUNTS[model.family], objective.traits
-    shape = {
+    shape: dict[str, float] = {
         "V": vocab_size,
         "d": model.width,
         "L": model.num_layers,
         "H": model.num_heads,
         "F": feedforward_width(model),
-        **family.extra_symbols(model),
+        **{letter: getattr(model, name) for letter, name in family.extra_symbols.items()},
         **({} if num_classes is None else {"C": num_classes}),
         "T": max_length,
         "B": batch_size,
@@ -195,27 +197,25 @@ def ledger(
         }
     base = family.base_terms(shape)
     language_head = _language_head_terms(family, with_generator, head=traits.head)
-    predicted = _predicted_share(objective)
-    symbols: dict[str, float] = {}
+    predicted = {"m": _predicted_share(objective)}
     if num_classes is None:
-        shape, head, classifier = with_generator, language_head, None
-        flops = _language_head_flops(family, shape, traits=traits, predicted=predicted)
-        symbols = {} if traits.is_causal or traits.head == "none" else {"m": predicted}
+        shape, head = with_generator, language_head
+        flops = _language_head_flops(family, shape | predicted, traits=traits)
     else:
         head = _classifier_terms(family, shape, pooling=pooling)
-        classifier = _sum(base) + _sum(head)
         flops = _classifier_flops(family, shape, pooling=pooling)
     shape["P"] = _sum(base) + _sum(head)
+    is_share_shown = num_classes is None and not traits.is_causal and traits.head != "none"
     return Ledger(
-        symbols={**shape, **symbols},
+        symbols=shape | (predicted if is_share_shown else {}),
         terms=(*base, *head),
         layers=_sum(family.layer_terms(shape)),
         base=_sum(base),
         language_model=_sum(base) + _sum(language_head),
-        classifier=classifier,
+        classifier=None if num_classes is None else _sum(base) + _sum(head),
         flops_per_token=(*family.layer_flops(shape), *flops),
         training_memory_bytes=_memory(family, shape, attention_dropout=model.attention_dropout),
-        whole_scores_bytes=_whole_scores(shape, predicted=predicted),
+        whole_scores_bytes=_whole_scores(shape | predicted),
     )
 
 
@@ -240,17 +240,25 @@ def _of_generator(terms: Iterable[Term]) -> tuple[Term, ...]:
     return tuple(dataclasses.replace(term, name=f"generator: {term.name}") for term in terms)
 
 
-def _layered(L: int, name: str, formula: str, count: int) -> Term:
-    return Term(name, f"L · {formula}", L * count, per_layer=count)
+def formula_value(formula: str, shape: Shape) -> int:
+    """What a formula comes to; what stands side by side is multiplied, as in `2 V d²`."""
+    product = re.sub(r"(?<=[\w²)]) (?=[\w(])", " * ", formula.replace("·", "*"))
+    return round(eval(product.replace("²", " ** 2"), {}, dict(shape)))
 
 
-def linear_terms(
-    name: str, d: int, *, outputs: int | None = None, letter: str = "d"
-) -> tuple[Term, ...]:
-    """A dense layer from d numbers to as many, or to `outputs`, which `letter` stands for."""
-    outputs = d if outputs is None else outputs
-    product = {"d": "d²", "1": "d"}.get(letter, f"{letter} d")
-    return (Term(f"{name} weight", product, outputs * d), Term(f"{name} bias", letter, outputs))
+def _term(shape: Shape, name: str, formula: str, *, forward_only: bool = False) -> Term:
+    return Term(name, formula, formula_value(formula, shape), forward_only=forward_only)
+
+
+def _layered(shape: Shape, name: str, formula: str) -> Term:
+    whole = f"L · {formula}"
+    return Term(name, whole, formula_value(whole, shape), per_layer=formula_value(formula, shape))
+
+
+def _linear_terms(shape: Shape, name: str, *, outputs: str = "d") -> tuple[Term, ...]:
+    """A dense layer from d numbers to as many, or to another number: a letter, or itself."""
+    product = {"d": "d²", "1": "d"}.get(outputs, f"{outputs} d")
+    return _term(shape, f"{name} weight", product), _term(shape, f"{name} bias", outputs)
 
 
 class FamilyCount:
@@ -266,19 +274,17 @@ class FamilyCount:
     # Products of a width by a feed-forward width, multiplication and addition counted as two.
     feedforward_products = 4
     is_tied = True
-
-    def extra_symbols(self, model: ModelSettings) -> dict[str, int]:
-        """Numbers that only this family has."""
-        return {"M": model.max_positions}
+    # Letters that only this family has, and the settings they stand for.
+    extra_symbols: Mapping[str, str] = {"M": "max_positions"}
 
     def base_terms(self, shape: Shape) -> tuple[Term, ...]:
         """The backbone. What is computed and not learned is a term of zero."""
-        V, d = shape["V"], shape["d"]
+        term = partial(_term, shape)
         return (
-            Term("token embedding", "V d", V * d),
-            Term("learned positions", "M d", shape["M"] * d),
-            Term("token types", "2 d", 2 * d),
-            Term("embedding norm (gain, offset)", "2 d", 2 * d),
+            term("token embedding", "V d"),
+            term("learned positions", "M d"),
+            term("token types", "2 d"),
+            term("embedding norm (gain, offset)", "2 d"),
             *self.layer_terms(shape),
         )
 
@@ -287,25 +293,25 @@ class FamilyCount:
     ) -> tuple[Term, ...]:
         """All layers."""
         wide, inner = letters
-        d, F = shape[wide], shape[inner]
-        layered = partial(_layered, shape["L"])
+        layered = partial(_layered, shape)
         return (
-            layered("query, key, value weights", f"3 {wide}²", 3 * d * d),
-            layered("query, key, value biases", f"3 {wide}", 3 * d),
-            layered("output projection weight", f"{wide}²", d * d),
-            layered("output projection bias", wide, d),
-            layered("feed-forward weights", f"2 {wide} {inner}", 2 * d * F),
-            layered("feed-forward biases", f"({inner} + {wide})", F + d),
-            layered("norms (2 gains, 2 offsets)", f"4 {wide}", 4 * d),
+            layered("query, key, value weights", f"3 {wide}²"),
+            layered("query, key, value biases", f"3 {wide}"),
+            layered("output projection weight", f"{wide}²"),
+            layered("output projection bias", wide),
+            layered("feed-forward weights", f"2 {wide} {inner}"),
+            layered("feed-forward biases", f"({inner} + {wide})"),
+            layered("norms (2 gains, 2 offsets)", f"4 {wide}"),
         )
 
     def final_norm_terms(self, shape: Shape, *, letter: str = "d") -> tuple[Term, ...]:
         """What follows the last layer."""
         return ()
 
-    def transform_terms(self, d: int) -> tuple[Term, ...]:
+    def transform_terms(self, shape: Shape) -> tuple[Term, ...]:
         """What is between the backbone and tied scores."""
-        return (*linear_terms("transform", d), Term("transform norm (gain, offset)", "2 d", 2 * d))
+        norm = _term(shape, "transform norm (gain, offset)", "2 d")
+        return (*_linear_terms(shape, "transform"), norm)
 
     def between(self, pooling: Pooling) -> Literal["pooler", "transform"] | None:
         """What is between the pooled vector and the scores of a classifier."""
@@ -316,25 +322,23 @@ class FamilyCount:
     ) -> tuple[Term, ...]:
         """Matrix products only, a multiplication and an addition counted as two."""
         wide, inner = letters
-        d, F, T, times = shape[wide], shape[inner], shape["T"], self.feedforward_products
-        layered = partial(_layered, shape["L"])
+        layered = partial(_layered, shape)
         return (
-            layered("attention projections", f"8 {wide}²", 8 * d * d),
-            layered("attention scores and mixing", f"4 T {wide}", 4 * T * d),
-            layered("feed-forward", f"{times} {wide} {inner}", times * d * F),
+            layered("attention projections", f"8 {wide}²"),
+            layered("attention scores and mixing", f"4 T {wide}"),
+            layered("feed-forward", f"{self.feedforward_products} {wide} {inner}"),
         )
 
 
 class _LabCount(FamilyCount):
     kept_vectors = (10, 3)
     is_tied = False
-
-    def extra_symbols(self, model: ModelSettings) -> dict[str, int]:
-        return {}
+    extra_symbols: Mapping[str, str] = {}
 
     def base_terms(self, shape: Shape) -> tuple[Term, ...]:
-        embedding = Term("token embedding", "V d", shape["V"] * shape["d"])
-        return (embedding, Term("sinusoidal positions", "0", 0), *self.layer_terms(shape))
+        term = partial(_term, shape)
+        embedding = term("token embedding", "V d")
+        return (embedding, term("sinusoidal positions", "0"), *self.layer_terms(shape))
 
     def between(self, pooling: Pooling) -> None:
         return None
@@ -344,16 +348,14 @@ class _ModernCount(FamilyCount):
     kept_vectors = (12, 5)
     # GeGLU: up to F values and to F gates, and down once.
     feedforward_products = 6
-
-    def extra_symbols(self, model: ModelSettings) -> dict[str, int]:
-        return {}
+    extra_symbols: Mapping[str, str] = {}
 
     def base_terms(self, shape: Shape) -> tuple[Term, ...]:
-        d = shape["d"]
+        term = partial(_term, shape)
         return (
-            Term("token embedding", "V d", shape["V"] * d),
-            Term("rotary positions", "0", 0),
-            Term("embedding norm (gain)", "d", d),
+            term("token embedding", "V d"),
+            term("rotary positions", "0"),
+            term("embedding norm (gain)", "d"),
             *self.layer_terms(shape),
             *self.final_norm_terms(shape),
         )
@@ -362,22 +364,22 @@ class _ModernCount(FamilyCount):
         self, shape: Shape, *, letters: tuple[str, str] = ("d", "F")
     ) -> tuple[Term, ...]:
         wide, inner = letters
-        d, F, L = shape[wide], shape[inner], shape["L"]
-        layered = partial(_layered, L)
+        layered = partial(_layered, shape)
         return (
-            layered("query, key, value weights", f"3 {wide}²", 3 * d * d),
-            layered("output projection weight", f"{wide}²", d * d),
-            layered("feed-forward weights (values, gates, down)", f"3 {wide} {inner}", 3 * d * F),
-            Term("biases", "0", 0),
-            Term("norms before attention, from layer 2 on (gain)", f"(L - 1) {wide}", (L - 1) * d),
-            layered("norms before feed-forward (gain)", wide, d),
+            layered("query, key, value weights", f"3 {wide}²"),
+            layered("output projection weight", f"{wide}²"),
+            layered("feed-forward weights (values, gates, down)", f"3 {wide} {inner}"),
+            _term(shape, "biases", "0"),
+            _term(shape, "norms before attention, from layer 2 on (gain)", f"(L - 1) {wide}"),
+            layered("norms before feed-forward (gain)", wide),
         )
 
     def final_norm_terms(self, shape: Shape, *, letter: str = "d") -> tuple[Term, ...]:
-        return (Term("final norm (gain)", letter, shape[letter]),)
+        return (_term(shape, "final norm (gain)", letter),)
 
-    def transform_terms(self, d: int) -> tuple[Term, ...]:
-        return (Term("transform weight", "d²", d * d), Term("transform norm (gain)", "d", d))
+    def transform_terms(self, shape: Shape) -> tuple[Term, ...]:
+        term = partial(_term, shape)
+        return (term("transform weight", "d²"), term("transform norm (gain)", "d"))
 
     def between(self, pooling: Pooling) -> Literal["transform"]:
         return "transform"
@@ -385,16 +387,11 @@ class _ModernCount(FamilyCount):
 
 class _BagCount(_LabCount):
     kept_vectors = (0, 0)
-
-    def extra_symbols(self, model: ModelSettings) -> dict[str, int]:
-        return {"N": model.num_pairs}
+    extra_symbols: Mapping[str, str] = {"N": "num_pairs"}
 
     def base_terms(self, shape: Shape) -> tuple[Term, ...]:
-        V, d = shape["V"], shape["d"]
-        return (
-            Term("token embedding", "V d", V * d),
-            Term("pairs of neighbours", "N d", shape["N"] * d),
-        )
+        term = partial(_term, shape)
+        return (term("token embedding", "V d"), term("pairs of neighbours", "N d"))
 
     def layer_terms(
         self, shape: Shape, *, letters: tuple[str, str] = ("d", "F")
@@ -419,97 +416,92 @@ def _language_head_terms(family: FamilyCount, shape: Shape, *, head: str) -> tup
         return _replaced_terms(family, shape)
     if head == "none":
         return ()
-    V, d = shape["V"], shape["d"]
     if family.is_tied:
-        scores = (
-            *family.transform_terms(d),
-            Term("head weight, tied to the embedding", "0", 0),
-            Term("head bias", "V", V),
-        )
+        scores = (*family.transform_terms(shape), *_tied_terms(shape))
     else:
-        scores = linear_terms("head", d, outputs=V, letter="V")
+        scores = _linear_terms(shape, "head", outputs="V")
     if head != "pairs":
         return scores
-    return (*scores, *linear_terms("pooler", d), *linear_terms("pair", d, outputs=2, letter="2"))
+    return (*scores, *_linear_terms(shape, "pooler"), *_linear_terms(shape, "pair", outputs="2"))
+
+
+def _tied_terms(shape: Shape) -> tuple[Term, ...]:
+    term = partial(_term, shape)
+    return term("head weight, tied to the embedding", "0"), term("head bias", "V")
 
 
 def _replaced_terms(family: FamilyCount, shape: Shape) -> tuple[Term, ...]:
     """ELECTRA's two models; the generator reads and scores with the embeddings of the other."""
-    V, d, g = shape["V"], shape["d"], shape["g"]
+    term = partial(_term, shape)
     return (
         *_of_generator(
             (
-                Term("narrowing weight", "d g", d * g),
-                Term("narrowing bias", "g", g),
+                term("narrowing weight", "d g"),
+                term("narrowing bias", "g"),
                 *family.layer_terms(shape, letters=("g", "f")),
                 *family.final_norm_terms(shape, letter="g"),
-                Term("widening weight", "d g", d * g),
-                Term("widening bias", "d", d),
-                Term("norm (gain, offset)", "2 d", 2 * d),
-                Term("head weight, tied to the embedding", "0", 0),
-                Term("head bias", "V", V),
+                term("widening weight", "d g"),
+                term("widening bias", "d"),
+                term("norm (gain, offset)", "2 d"),
+                *_tied_terms(shape),
             )
         ),
-        *linear_terms("detector: dense", d),
-        *linear_terms("detector: score", d, outputs=1, letter="1"),
+        *_linear_terms(shape, "detector: dense"),
+        *_linear_terms(shape, "detector: score", outputs="1"),
     )
 
 
 def _classifier_terms(family: FamilyCount, shape: Shape, *, pooling: Pooling) -> tuple[Term, ...]:
-    d = shape["d"]
-    head = linear_terms("head", d, outputs=shape["C"], letter="C")
+    head = _linear_terms(shape, "head", outputs="C")
     if pooling == "attention":
-        head = (Term("attention query", "d", d), *head)
+        head = (_term(shape, "attention query", "d"), *head)
     match family.between(pooling):
         case "pooler":
-            return (*linear_terms("pooler", d), *head)
+            return (*_linear_terms(shape, "pooler"), *head)
         case "transform":
-            return (*family.transform_terms(d), *head)
+            return (*family.transform_terms(shape), *head)
         case None:
             return head
 
 
 def _language_head_flops(
-    family: FamilyCount, shape: Shape, *, traits: ObjectiveTraits, predicted: float
+    family: FamilyCount, shape: Shape, *, traits: ObjectiveTraits
 ) -> tuple[Term, ...]:
-    V, d, T = shape["V"], shape["d"], shape["T"]
+    """The share `m` of the tokens is predicted."""
+    term = partial(_term, shape)
     if traits.head == "replaced":
-        g, scores = shape["g"], round(2 * predicted * V * d)
         return (
             *_of_generator(
                 (
-                    Term("narrowing and widening", "4 d g", 4 * d * g),
+                    term("narrowing and widening", "4 d g"),
                     *family.layer_flops(shape, letters=("g", "f")),
-                    Term("head, at predicted tokens", "2 m V d", scores),
-                    Term("head again, to draw tokens", "2 m V d", scores, forward_only=True),
+                    term("head, at predicted tokens", "2 m V d"),
+                    term("head again, to draw tokens", "2 m V d", forward_only=True),
                 )
             ),
-            Term("detector, at every token", "(2 d² + 2 d)", 2 * d * d + 2 * d),
+            term("detector, at every token", "(2 d² + 2 d)"),
         )
     if traits.head == "none":
         # G² products of two vectors for 2 G halves; their cost is shared by the T tokens of each.
-        return (Term("similarity of halves, once a group", "G d / T", round(shape["G"] * d / T)),)
+        return (term("similarity of halves, once a group", "G d / T"),)
     where, share = ("every token", "") if traits.is_causal else ("predicted tokens", "m ")
-    terms: tuple[Term, ...]
-    terms = (Term(f"head, at {where}", f"2 {share}V d", round(2 * predicted * V * d)),)
+    terms: tuple[Term, ...] = (term(f"head, at {where}", f"2 {share}V d"),)
     if family.is_tied:
-        products = round(2 * predicted * d * d)
-        terms = (Term(f"transform, at {where}", f"2 {share}d²", products), *terms)
+        terms = (term(f"transform, at {where}", f"2 {share}d²"), *terms)
     if traits.head != "pairs":
         return terms
     # One vector a row is judged; its cost is shared by the T tokens of the row.
-    pair = Term("pooler and pair, once a row", "(2 d² + 4 d) / T", round((2 * d * d + 4 * d) / T))
-    return (*terms, pair)
+    return (*terms, term("pooler and pair, once a row", "(2 d² + 4 d) / T"))
 
 
 def _classifier_flops(family: FamilyCount, shape: Shape, *, pooling: Pooling) -> tuple[Term, ...]:
     """One vector a row is classified; its cost is shared by the T tokens of the row."""
-    d, T, C = shape["d"], shape["T"], shape["C"]
-    head: tuple[Term, ...] = (Term("head, once a row", "2 C d / T", round(2 * C * d / T)),)
+    term = partial(_term, shape)
+    head: tuple[Term, ...] = (term("head, once a row", "2 C d / T"),)
     if pooling == "attention":
-        head = (Term("attention query and mean", "4 d", 4 * d), *head)
+        head = (term("attention query and mean", "4 d"), *head)
     if (name := family.between(pooling)) is not None:
-        return (Term(f"{name}, once a row", "2 d² / T", round(2 * d * d / T)), *head)
+        return (term(f"{name}, once a row", "2 d² / T"), *head)
     return head
 
 
@@ -519,20 +511,16 @@ def _memory(family: FamilyCount, shape: Shape, *, attention_dropout: float) -> t
     Activations are what layers keep for the backward pass. Attention weights are kept only where
     some are dropped, once before, once after, and what was dropped; the fast path has none.
     """
-    P, B, T = shape["P"], shape["B"], shape["T"]
     num_wide, num_inner = family.kept_vectors
-    num_weights = 3 if attention_dropout else 0
 
     def activations(name: str, *, wide: str, inner: str, heads: str) -> Term:
-        kept = num_wide * shape[wide] + num_inner * shape[inner] + num_weights * shape[heads] * T
-        weights = f" + {num_weights} {heads} T" if num_weights else ""
-        formula = f"4 B T ({num_wide} {wide} + {num_inner} {inner}{weights})"
-        return _layered(shape["L"], name, formula, 4 * B * T * kept)
+        weights = f" + 3 {heads} T" if attention_dropout else ""
+        return _layered(shape, name, f"4 B T ({num_wide} {wide} + {num_inner} {inner}{weights})")
 
     terms = (
-        Term("weights", "4 P", 4 * P),
-        Term("gradients", "4 P", 4 * P),
-        Term("Adam's two moments", "8 P", 8 * P),
+        _term(shape, "weights", "4 P"),
+        _term(shape, "gradients", "4 P"),
+        _term(shape, "Adam's two moments", "8 P"),
         activations("activations", wide="d", inner="F", heads="H"),
     )
     if "g" not in shape:
@@ -540,15 +528,11 @@ def _memory(family: FamilyCount, shape: Shape, *, attention_dropout: float) -> t
     return (*terms, activations("generator: activations", wide="g", inner="f", heads="h"))
 
 
-def _whole_scores(shape: Shape, *, predicted: float) -> Term:
+def _whole_scores(shape: Shape) -> Term:
     """What the scores and their gradient add when all are held at once, as the plain lab does."""
-    name, B = "scores, if held whole", shape["B"]
-    if "C" in shape:
-        return Term(name, "8 B C", 8 * B * shape["C"])
-    if "G" in shape:
-        return Term(name, "8 B G²", 8 * B * shape["G"] ** 2)
-    share = "" if predicted == 1 else "m "
-    return Term(name, f"8 {share}B T V", round(8 * predicted * B * shape["T"] * shape["V"]))
+    share = "" if shape["m"] == 1 else "m "
+    formula = "8 B C" if "C" in shape else "8 B G²" if "G" in shape else f"8 {share}B T V"
+    return _term(shape, "scores, if held whole", formula)
 
 
 def check_ledger(

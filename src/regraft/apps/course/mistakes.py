@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from regraft.config import ModelSettings
 from regraft.errors import ConfigError
-from regraft.models import Term, ledger
+from regraft.models import Term, formula_value, ledger
 from regraft.runtime import Plain
 
 
@@ -43,13 +44,10 @@ def wrong_answers(
             remedy="Take --preset lab, or leave --explain out.",
         )
     right = _Right(model, vocab_size=vocab_size, num_classes=num_classes)
-    d, L, H = model.width, model.num_layers, model.num_heads
-    biases = {
-        "query, key, value biases": ("0", 0),
-        "output projection bias": ("0", 0),
-        "feed-forward biases": ("0", 0),
-    }
-    norms = {"norms (2 gains, 2 offsets)": ("0", 0)}
+    biases = dict.fromkeys(
+        ["query, key, value biases", "output projection bias", "feed-forward biases"], "0"
+    )
+    norms = {"norms (2 gains, 2 offsets)": "0"}
 
     return [
         _wrong_answer(
@@ -60,8 +58,8 @@ def wrong_answers(
             published="21,650,401 and 11,600,602",
             formula="V d + L (4 H d² + 2 d F) + C (d + 1)",
             counted={
-                "query, key, value weights": ("L · 3 H d²", L * 3 * H * d * d),
-                "output projection weight": ("L · H d²", L * H * d * d),
+                "query, key, value weights": "L · 3 H d²",
+                "output projection weight": "L · H d²",
                 **biases,
                 **norms,
             },
@@ -73,7 +71,7 @@ def wrong_answers(
             "the heads again is lost, with all biases and norms of the layers.",
             published="5 d² a layer (its total was not given; the head is counted rightly here)",
             formula="V d + L (3 d² + 2 d F) + C (d + 1)",
-            counted={"output projection weight": ("0", 0), **biases, **norms},
+            counted={"output projection weight": "0", **biases, **norms},
         ),
         _wrong_answer(
             right,
@@ -81,8 +79,8 @@ def wrong_answers(
             mistake="Rounded to the two big matrices: all layers are lost, and the head's bias.",
             published="about 20 M and 10 M (no formula was given; this one rounds to it)",
             formula="V d + C d",
-            counted={term.name: ("0", 0) for term in right.base if term.per_layer is not None}
-            | {"head bias": ("0", 0)},
+            counted={term.name: "0" for term in right.base if term.per_layer is not None}
+            | {"head bias": "0"},
         ),
         _wrong_answer(
             right,
@@ -91,7 +89,7 @@ def wrong_answers(
             "gain and one offset in all.",
             published="10,965,016 for the base",
             formula="V d + L (4 d² + 2 d F + 5 d + F + 4) + C (d + 1)",
-            counted={"norms (2 gains, 2 offsets)": ("L · 4", L * 4)},
+            counted={"norms (2 gains, 2 offsets)": "L · 4"},
         ),
         _wrong_answer(
             right,
@@ -100,28 +98,28 @@ def wrong_answers(
             "and the norms.",
             published="named as a cause; no total of its own was given",
             formula="V d + L (4 d² + 2 d F) + C d",
-            counted={**biases, **norms, "head bias": ("0", 0)},
+            counted={**biases, **norms, "head bias": "0"},
         ),
     ]
 
 
 class _Right:
-    """The right terms, taken apart: of the base, of the language model's head, of the classes."""
+    """The right terms, taken apart: of the base, of the language model's head, of the classes.
+
+    `shape` has the numbers in their formulas.
+    """
 
     def __init__(self, model: ModelSettings, *, vocab_size: int, num_classes: int | None) -> None:
-        def counted(classes: int | None) -> tuple[Term, ...]:
-            # Rows and their length decide about cost, not about parameters.
-            found = ledger(
-                model, vocab_size=vocab_size, num_classes=classes, max_length=1, batch_size=1
-            )
-            return found.terms
-
-        terms = counted(None)
-        self.base = [term for term in terms if not _is_of_head(term)]
-        self.language_head = [term for term in terms if _is_of_head(term)]
+        # Rows and their length decide about cost, not about parameters.
+        counted = partial(ledger, model, vocab_size=vocab_size, max_length=1, batch_size=1)
+        whole = counted()
+        self.shape = whole.symbols
+        self.base = [term for term in whole.terms if not _is_of_head(term)]
+        self.language_head = [term for term in whole.terms if _is_of_head(term)]
         self.classes: list[Term] | None = None
         if num_classes is not None:
-            self.classes = [term for term in counted(num_classes) if _is_of_head(term)]
+            classifier = counted(num_classes=num_classes)
+            self.classes = [term for term in classifier.terms if _is_of_head(term)]
 
 
 def _is_of_head(term: Term) -> bool:
@@ -135,16 +133,20 @@ def _wrong_answer(
     mistake: str,
     published: str,
     formula: str,
-    counted: dict[str, tuple[str, int]],
+    counted: dict[str, str],
 ) -> WrongAnswer:
-    """`counted` maps a term's name to how the answer writes and counts it; the rest is right."""
+    """`counted` maps a term's name to the formula that the answer has for it; the rest is right."""
+
+    def count(term: Term) -> int:
+        wrong = counted.get(term.name)
+        return term.count if wrong is None else formula_value(wrong, right.shape)
 
     def total(terms: Sequence[Term]) -> int:
-        return sum(counted[t.name][1] if t.name in counted else t.count for t in terms)
+        return sum(map(count, terms))
 
     head = right.language_head if right.classes is None else right.classes
     changes = tuple(
-        Change(term.name, term.formula, counted[term.name][0], counted[term.name][1] - term.count)
+        Change(term.name, term.formula, counted[term.name], count(term) - term.count)
         for term in (*right.base, *head)
         if term.name in counted
     )
