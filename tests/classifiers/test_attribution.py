@@ -15,7 +15,6 @@ from regraft.classifiers.attribution import (
     MAX_CHARACTERS,
     MOST_LEFT_OUT,
     Explainer,
-    explain_text,
     log_odds,
     rank_correlation,
 )
@@ -49,7 +48,7 @@ def test_integrated_gradients_are_complete_for_every_family(preset, objective, p
     run = write_run(tmp_path / "run", preset=preset, objective=objective, pooling=pooling)
     text = "the plot is dull, her style isn't"
     for label in ("bad", "so so"):
-        found = explain_text(run, text, label=label)
+        found = Explainer.load(run).explain(text, label=label)
         assert found.method == "integrated-gradients"
         assert found.label == label
         assert [word.text for word in found.words] == [
@@ -282,8 +281,8 @@ def test_method_that_does_not_fit_is_refused(explainer, blend):
 
 def test_base_without_a_classifier_is_refused(shared_base, tmp_path):
     with pytest.raises(RunFolderError) as caught:
-        explain_text(shared_base, TEXT)
+        Explainer.load(shared_base).explain(TEXT)
     assert "holds a language-model, not a classifier" in str(caught.value)
     assert f"regraft finetune --base {shared_base}" in str(caught.value)
     with pytest.raises(RunFolderError):
-        explain_text(tmp_path / "nowhere", TEXT)
+        Explainer.load(tmp_path / "nowhere").explain(TEXT)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from random_runs import write_run
 
-from regraft.classifiers.attribution import explain_text
+from regraft.classifiers.attribution import Explainer
 from regraft.classifiers.base import load_classifier, run_fingerprint
 from regraft.classifiers.scoring import evaluate
 from regraft.config.task import Task
@@ -50,7 +50,7 @@ def test_folder_is_evaluated_and_explained(folders, tmp_path):
     path = tmp_path / "test.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert evaluate(folders[1], path).num_examples == 3
-    assert explain_text(folders[1], "the plot is dull").method == "leave-one-out"
+    assert Explainer.load(folders[1]).explain("the plot is dull").method == "leave-one-out"
 
 
 def test_folder_without_a_head_is_refused(folders, tmp_path):

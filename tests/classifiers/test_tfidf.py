@@ -79,7 +79,7 @@ def test_linear_learns_what_words_give_away():
     chances = model.predict_proba([example.text for example in test])
     predicted = [model.labels[target] for target in chances.argmax(axis=1)]
     assert predicted == [example.label for example in test]
-    assert model.valid_accuracy == 1.0
+    assert model.tuned.valid_accuracy == 1.0
 
 
 def test_linear_probabilities_sum_to_one():
@@ -92,9 +92,9 @@ def test_linear_probabilities_sum_to_one():
 
 def test_linear_keeps_the_strength_that_is_best_on_valid():
     model = fit_linear(examples(12, seed=1), examples(30, seed=2), labels=LABELS)
-    assert tuple(model.valid_curve) == REGULARISATIONS
-    assert model.valid_accuracy == max(model.valid_curve.values())
-    assert model.valid_curve[model.regularisation] == model.valid_accuracy
+    assert tuple(model.tuned.valid_curve) == REGULARISATIONS
+    assert model.tuned.valid_accuracy == max(model.tuned.valid_curve.values())
+    assert model.tuned.valid_curve[model.tuned.regularisation] == model.tuned.valid_accuracy
 
 
 def test_linear_is_the_same_twice():
@@ -141,10 +141,12 @@ def test_linear_refuses_text_without_words():
 def test_linear_without_valid_is_judged_by_folds(valid):
     train = examples(40, seed=1)
     model = fit_linear(train, valid, labels=LABELS)
-    assert model.judged_by == "folds"
+    assert model.tuned.judged_by == "folds"
     assert model.judged_NC is not None
     assert model.judged_NC.shape == (40, 2)
-    assert model.valid_accuracy == np.mean(model.judged_NC.argmax(axis=1) == LABELS.targets(train))
+    assert model.tuned.valid_accuracy == np.mean(
+        model.judged_NC.argmax(axis=1) == LABELS.targets(train)
+    )
     test = examples(30, seed=3)
     predicted = model.predict_proba(texts_of(test)).argmax(axis=1)
     np.testing.assert_array_equal(predicted, LABELS.targets(test))
@@ -153,7 +155,7 @@ def test_linear_without_valid_is_judged_by_folds(valid):
 def test_linear_fits_one_example_a_class():
     train = examples(2, seed=1)
     model = fit_linear(train, None, labels=LABELS)
-    assert (model.judged_by, model.valid_accuracy) == ("nothing", None)
+    assert (model.tuned.judged_by, model.tuned.valid_accuracy) == ("nothing", None)
     predicted = model.predict_proba(texts_of(train)).argmax(axis=1)
     np.testing.assert_array_equal(predicted, LABELS.targets(train))
 
@@ -194,7 +196,7 @@ def test_latent_learns_words_from_text_without_labels(monkeypatch):
 def test_latent_knows_three_classes_and_valid(documents):
     train, valid = mixed_examples(30, seed=1), mixed_examples(12, seed=2)
     model = fit_latent(train, valid, labels=THREE, texts=documents)
-    assert model.judged_by == "valid"
+    assert model.tuned.judged_by == "valid"
     assert model.judged_NC is not None
     assert model.judged_NC.shape == (12, 3)
     chances = model.predict_proba(STRANGE)
@@ -284,8 +286,8 @@ def test_saved_models_answer_bit_for_bit(tmp_path, documents, labels):
     ):
         np.testing.assert_array_equal(again.predict_proba(texts), model.predict_proba(texts))
         assert again.labels == model.labels
-        assert again.valid_accuracy == model.valid_accuracy
-        assert again.judged_by == model.judged_by
+        assert again.tuned.valid_accuracy == model.tuned.valid_accuracy
+        assert again.tuned.judged_by == model.tuned.judged_by
         assert again.seconds == model.seconds
 
 
@@ -321,9 +323,9 @@ def test_naive_bayes_learns_what_words_give_away():
     test = examples(30, seed=3)
     predicted = model.predict_proba(texts_of(test)).argmax(axis=1)
     assert (predicted == LABELS.targets(test)).mean() > 0.9
-    assert model.regularisation in REGULARISATIONS
-    assert model.judged_by == "valid"
-    assert model.valid_curve.keys() == set(REGULARISATIONS)
+    assert model.tuned.regularisation in REGULARISATIONS
+    assert model.tuned.judged_by == "valid"
+    assert model.tuned.valid_curve.keys() == set(REGULARISATIONS)
 
 
 def test_naive_bayes_weighs_words_by_their_ratio():

@@ -104,19 +104,6 @@ class Explainer:
         )
 
 
-def explain_text(
-    classifier: Classifier | str | Path,
-    text: str,
-    *,
-    label: str | None = None,
-    method: Method | Literal["auto"] = "auto",
-) -> Explanation:
-    """Explain one text by a classifier or its folder; for many texts, keep an Explainer."""
-    if isinstance(classifier, str | Path):
-        classifier = load_classifier(classifier)
-    return Explainer(classifier).explain(text, label, method=method)
-
-
 def leave_one_out(
     classifier: Classifier, text: str, spans: Sequence[Span], *, target: int
 ) -> Attribution:

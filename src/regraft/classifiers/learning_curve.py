@@ -57,7 +57,7 @@ def label_curve(
         parts_SNC = subset_probabilities(
             member.tuned.rows,
             targets,
-            strength=member.regularisation,
+            strength=member.tuned.regularisation,
             sizes=sizes,
             num_classes=len(member.labels),
             num_folds=num_folds,

@@ -175,26 +175,6 @@ class RegressionModel(Member, Classifier):
         return (0.5,) * len(self.labels) if self.tuned.fitted.has_label_sets else ()
 
     @property
-    def regularisation(self) -> float:
-        """The C chosen."""
-        return self.tuned.regularisation
-
-    @property
-    def judged_by(self) -> Judge:
-        """What `valid_accuracy` was measured on: valid, folds of train, or nothing (None)."""
-        return self.tuned.judged_by
-
-    @property
-    def valid_accuracy(self) -> float | None:
-        """The accuracy of the C chosen, on held-out examples."""
-        return self.tuned.valid_accuracy
-
-    @property
-    def valid_curve(self) -> dict[float, float]:
-        """The accuracy of every C tried."""
-        return self.tuned.valid_curve
-
-    @property
     def judged_NC(self) -> Float[np.ndarray, "N C"] | None:  # noqa: N802
         """Probabilities of the held-out examples, to weigh a blend by."""
         return self.tuned.judged_NC

@@ -277,7 +277,7 @@ def linear_score(
     """
     train, valid = ([_as_one(example) for example in part] for part in (train, valid))
     if all(example.labels is None for example in train):
-        score = fit_linear(train, valid, labels=labels, seed=seed).valid_accuracy
+        score = fit_linear(train, valid, labels=labels, seed=seed).tuned.valid_accuracy
         assert score is not None, "valid has examples"
         return score
     words, characters, matrix = _fit_features(train)

@@ -21,7 +21,6 @@ from safetensors.numpy import load_file, save
 from regraft.classifiers import (
     FitLimit,
     LatentSpace,
-    RegressionModel,
     TunedRegression,
     document_vectors,
     fit_examples,
@@ -141,7 +140,7 @@ class FrozenArm(NetworkArm):
         return replace(settings_of_head, "train", base_rate=settings.train.base_rate)
 
 
-def _fitted(model: ArmModel, tuned: RegressionModel | TunedRegression) -> Fitted:
+def _fitted(model: ArmModel, tuned: TunedRegression) -> Fitted:
     assert tuned.valid_accuracy is not None, "valid has examples"
     return Fitted(
         model,
@@ -160,7 +159,7 @@ class LinearArm(Arm):
     def fit(self, data: ArmData, *, seed: int, progress: Progress) -> Fitted:
         """The strength of regularisation is chosen on valid."""
         model = fit_linear(data.train, data.valid, labels=data.labels)
-        return _fitted(model, model)
+        return _fitted(model, model.tuned)
 
 
 @register_arm("nbsvm")
@@ -172,7 +171,7 @@ class NaiveBayesArm(Arm):
     def fit(self, data: ArmData, *, seed: int, progress: Progress) -> Fitted:
         """The strength of regularisation is chosen on valid."""
         model = fit_naive_bayes(data.train, data.valid, labels=data.labels)
-        return _fitted(model, model)
+        return _fitted(model, model.tuned)
 
 
 @dataclass(frozen=True)

@@ -174,12 +174,9 @@ def macro_f1_interval(
     targets_N: Int[np.ndarray, " N"],
     *,
     num_classes: int,
-    seed: int = 0,
-    num_resamples: int = 2_000,
 ) -> Interval:
     """Macro-F1 over seeds, with the same interval."""
-    shares_SN = macro_f1_shares(predictions_SN, targets_N, num_classes=num_classes)
-    return score_interval(shares_SN, seed=seed, num_resamples=num_resamples)
+    return score_interval(macro_f1_shares(predictions_SN, targets_N, num_classes=num_classes))
 
 
 def accuracy_by_length(

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from regraft.apps.cli import app
 from regraft.apps.cli.explain import marked, show_explanation
-from regraft.classifiers.attribution import explain_text
+from regraft.classifiers.attribution import Explainer
 from regraft.classifiers.explanation import Explanation
 
 TEXT = "A superb camera, I love it, but the lid broke after a day."
@@ -41,7 +41,7 @@ def test_words_are_shown_with_signs_where_there_are_no_colours(run_dir):
 
 
 def test_words_are_coloured_in_a_terminal(run_dir):
-    found = explain_text(run_dir, TEXT)
+    found = Explainer.load(run_dir).explain(TEXT)
     console = Console(file=io.StringIO(), force_terminal=True, color_system="truecolor", width=200)
     console.print(marked(found, has_colours=True))
     shown = console.file.getvalue()
@@ -73,7 +73,7 @@ def shown_in(terminal: dict[str, str], found: Explanation, capsys, monkeypatch) 
 def test_signs_stand_in_where_colours_would_not_tell(
     run_dir, terminal, has_colours, capsys, monkeypatch
 ):
-    found = explain_text(run_dir, TEXT)
+    found = Explainer.load(run_dir).explain(TEXT)
     shown = shown_in(terminal, found, capsys, monkeypatch)
     assert ("[+++]" not in shown.partition("for ")[0]) == has_colours
     legend = f"Blue: evidence for {found.label}"
@@ -82,7 +82,7 @@ def test_signs_stand_in_where_colours_would_not_tell(
 
 
 def test_unread_words_are_told_apart(shared_classifier, capsys, monkeypatch):
-    found = explain_text(shared_classifier, "the plot is dull " * 1_000)
+    found = Explainer.load(shared_classifier).explain("the plot is dull " * 1_000)
     grey = shown_in({"TERM": "xterm-256color"}, found, capsys, monkeypatch)
     assert grey.count("\x1b[38;5;244m") == found.num_unread
     assert "grey words" in grey
@@ -95,7 +95,7 @@ def test_unread_words_are_told_apart(shared_classifier, capsys, monkeypatch):
 
 
 def test_explanation_wraps_at_words_in_a_narrow_terminal(run_dir, capsys, monkeypatch):
-    found = explain_text(run_dir, f"{TEXT} " * 10)
+    found = Explainer.load(run_dir).explain(f"{TEXT} " * 10)
     environment = {"TERM": "xterm", "NO_COLOR": "1", "COLUMNS": "60"}
     shown = re.sub(r"\x1b\[[0-9;]*m", "", shown_in(environment, found, capsys, monkeypatch))
     lines = [line.rstrip() for line in shown.splitlines()]

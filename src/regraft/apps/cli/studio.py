@@ -1,5 +1,6 @@
 """`regraft studio`: a page over the run folders."""
 
+import functools
 from pathlib import Path
 from typing import Annotated
 
@@ -74,19 +75,26 @@ def studio(
     with optional("`regraft studio`", extra="studio"):
         import plotly as _plotly  # type: ignore[import-untyped] # noqa: F401 # its script draws
 
+        from regraft.apps.studio.server import build_session
         from regraft.apps.studio.server import studio as run_studio
-    labels = labelling.labels
-    with terminal.progress_on_stderr(quiet=quiet) as progress:
-        run_studio(
-            folder,
-            port=port,
-            opens_browser=not no_open,
-            text=text,
-            classes=labels.split(",") if labels is not None else (),
+    session = None
+    if text is not None:
+        session = functools.partial(
+            build_session,
+            text,
+            folder=folder,
+            classes=() if labelling.labels is None else labelling.labels.split(","),
             out=labelling.out,
             base=labelling.base,
             run=labelling.run,
             minutes=labelling.minutes,
             data=data,
+        )
+    with terminal.progress_on_stderr(quiet=quiet) as progress:
+        run_studio(
+            folder,
+            port=port,
+            opens_browser=not no_open,
+            labelling=session,
             progress=progress,
         )

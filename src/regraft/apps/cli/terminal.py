@@ -126,7 +126,6 @@ def show_table(
     columns: Sequence[str],
     rows: Sequence[Sequence[object]],
     *,
-    title: str = "",
     right: Sequence[str] = (),
 ) -> None:
     """A table on stdout; columns in `right` are aligned to the right."""
@@ -135,12 +134,7 @@ def show_table(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(
-        title=Text(title) if title else None,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        collapse_padding=True,
-    )
+    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True)
     # One column is wrapped: the last, or the first if the last holds numbers. Numbers stay whole.
     wrapped = columns[0] if columns[-1] in right else columns[-1]
     for column in columns:

@@ -2,9 +2,8 @@
 
 import threading
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import uvicorn
@@ -33,16 +32,10 @@ def studio(
     *,
     port: int = 8420,
     opens_browser: bool = True,
-    text: Path | None = None,
-    classes: Sequence[str] = (),
-    out: Path | None = None,
-    base: Path | None = None,
-    run: Path | None = None,
-    minutes: float | None = None,
-    data: DataSettings | None = None,
+    labelling: Callable[[], Session] | None = None,
     progress: Progress = SILENT,
 ) -> None:
-    """Serve the page until SIGTERM or Ctrl-C. `data` are the settings for reading the texts."""
+    """Serve the page until SIGTERM or Ctrl-C; `labelling` builds the session, if there is one."""
     if folder.exists() and not folder.is_dir():
         raise ConfigError(
             f"{folder} is no folder.",
@@ -50,10 +43,7 @@ def studio(
             remedy="Give the folder that your --out options point into, such as runs.",
         )
     with bound_socket(_HOST, port, has_key=False) as listener:
-        session = None
-        if text is not None:
-            how: dict[str, Any] = {"out": out, "base": base, "run": run, "data": data}
-            session = build_session(text, classes=classes, folder=folder, minutes=minutes, **how)
+        session = None if labelling is None else labelling()
         listener.listen()
         address = f"http://{_HOST}:{listener.getsockname()[1]}"
         server = build_server(Studio(RunsFolder(folder.resolve()), Models(), session))

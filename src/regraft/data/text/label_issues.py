@@ -62,16 +62,8 @@ def read_label_issues(path: str | Path) -> list[LabelIssue]:
     for record in records:
         try:
             values = {name: _present(record[name]) for name in _COLUMNS}
-            issues.append(
-                LabelIssue(
-                    row=int(values["row"]),
-                    id=values["id"],
-                    text=values["text"],
-                    label=values["label"],
-                    proposal=values["proposal"],
-                    confidence=float(values["confidence"]),
-                )
-            )
+            numbers = {"row": int(values["row"]), "confidence": float(values["confidence"])}
+            issues.append(LabelIssue(**{**values, **numbers}))  # type: ignore[arg-type]
         except (TypeError, ValueError) as error:
             raise DataError(
                 f"{path} line {records.line_num} is not a label issue: {error}.",
