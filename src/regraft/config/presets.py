@@ -52,14 +52,7 @@ _BAG: dict[str, dict[str, Any]] = {
 }
 # Whole words, so that the stage words gives it what a bag knows. Its one layer passes that on.
 _STUDENT: dict[str, dict[str, Any]] = {
-    "model": {
-        "family": "modern",
-        "width": 256,
-        "num_layers": 1,
-        "num_heads": 4,
-        "dropout": 0.1,
-        "attention_dropout": 0,
-    },
+    "model": {**_SMALL_MODEL, "family": "modern", "num_layers": 1},
     "objective": {"kind": "masked", "stages": "words"},
     "head": {"pooling": "mean"},
     "tokenizer": {"kind": "words", "size": 32_768},

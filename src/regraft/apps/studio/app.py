@@ -5,12 +5,13 @@ names. Every refusal has a status and the three parts of our errors.
 """
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from importlib.resources import files
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
 from pydantic import Field, ValidationError
 from starlette.applications import Starlette
@@ -200,26 +201,22 @@ def _run_routes(studio: Studio) -> list[Route]:
         return JSONResponse(await run_in_threadpool(table))
 
     async def curve(request: Request) -> Response:
-        run_dir, cursor = (
-            folder.path(request.path_params["run"]),
-            request.query_params.get("cursor"),
-        )
-        return JSONResponse(await run_in_threadpool(runs.curve, run_dir, cursor=cursor or ""))
+        run_dir = folder.path(request.path_params["run"])
+        cursor = request.query_params.get("cursor", "")
+        return JSONResponse(await run_in_threadpool(runs.curve, run_dir, cursor=cursor))
 
     async def report(request: Request) -> Response:
         page = await run_in_threadpool(runs.report, folder.path(request.path_params["run"]))
         headers = {"Content-Security-Policy": REPORT_POLICY}
         return Response(page, media_type=_MEDIA_TYPES[".html"], headers=headers)
 
-    async def explained(request: Request) -> Response:
-        body = await read_body(request, Typed, limits=LIMITS)
-        run_dir = folder.path(request.path_params["run"])
-        return JSONResponse(await models.ask(partial(models.explained, run_dir, body.text)))
+    def about_text(answer: Callable[[Path, str], dict[str, Any]]) -> Callable[..., Any]:
+        async def answered(request: Request) -> Response:
+            body = await read_body(request, Typed, limits=LIMITS)
+            run_dir = folder.path(request.path_params["run"])
+            return JSONResponse(await models.ask(partial(answer, run_dir, body.text)))
 
-    async def attention(request: Request) -> Response:
-        body = await read_body(request, Typed, limits=LIMITS)
-        run_dir = folder.path(request.path_params["run"])
-        return JSONResponse(await models.ask(partial(models.attention, run_dir, body.text)))
+        return answered
 
     async def positions(request: Request) -> Response:
         run_dir = folder.path(request.path_params["run"])
@@ -243,8 +240,8 @@ def _run_routes(studio: Studio) -> list[Route]:
         Route("/api/differences", compared),
         Route("/api/runs/{run}/curve", curve),
         Route("/api/runs/{run}/report", report),
-        Route("/api/runs/{run}/explain", explained, methods=["POST"]),
-        Route("/api/runs/{run}/attention", attention, methods=["POST"]),
+        Route("/api/runs/{run}/explain", about_text(models.explained), methods=["POST"]),
+        Route("/api/runs/{run}/attention", about_text(models.attention), methods=["POST"]),
         Route("/api/runs/{run}/positions", positions),
         Route("/api/runs/{run}/generate", continued, methods=["POST"]),
     ]
@@ -254,23 +251,30 @@ def _inside_routes() -> list[Route]:
     async def shapes(request: Request) -> Response:
         return JSONResponse(inside.shapes())
 
-    async def parameters(request: Request) -> Response:
-        return JSONResponse(inside.parameters(_asked(request, inside.Shape)))
+    def of_query(kind: type[AnyBody], answer: Callable[[AnyBody], Any]) -> Callable[..., Any]:
+        async def answered(request: Request) -> Response:
+            return JSONResponse(await run_in_threadpool(answer, _asked(request, kind)))
 
-    async def mask(request: Request) -> Response:
-        body = _asked(request, inside.MaskShape)
-        return JSONResponse(await run_in_threadpool(inside.mask, body))
-
-    async def positions(request: Request) -> Response:
-        body = _asked(request, inside.PositionsShape)
-        return JSONResponse(await run_in_threadpool(inside.positions, body))
+        return answered
 
     return [
         Route("/api/inside/shapes", shapes),
-        Route("/api/inside/parameters", parameters),
-        Route("/api/inside/mask", mask),
-        Route("/api/inside/positions", positions),
+        Route("/api/inside/parameters", of_query(inside.Shape, inside.parameters)),
+        Route("/api/inside/mask", of_query(inside.MaskShape, inside.mask)),
+        Route("/api/inside/positions", of_query(inside.PositionsShape, inside.positions)),
     ]
+
+
+# What a session can be asked to do: the body of the request, and what is done with it.
+_LABEL_ACTIONS: dict[str, tuple[type[Body], Callable[[Session, Any], object]]] = {
+    "give": (Given, lambda session, body: session.label(body.number, body.label)),
+    "skip": (Skipped, lambda session, body: session.skip(body.number)),
+    "undo": (Nothing, lambda session, body: session.undo()),
+    "train": (Nothing, lambda session, body: session.train()),
+    "stop": (Nothing, lambda session, body: session.stop_training()),
+    "classes": (Classes, lambda session, body: session.choose_classes(body.classes)),
+    "query": (ChosenQuery, lambda session, body: session.choose_query(body.query)),
+}
 
 
 def _label_routes(studio: Studio) -> list[Route]:
@@ -281,30 +285,12 @@ def _label_routes(studio: Studio) -> list[Route]:
         return JSONResponse(await run_in_threadpool(studio.labelling.next_text))
 
     async def write(request: Request) -> Response:
-        session = studio.labelling
-        action: Literal["give", "skip", "undo", "classes", "query", "train", "stop"]
-        action = request.path_params["action"]
-        if action == "give":
-            given = await read_body(request, Given, limits=LIMITS)
-            await run_in_threadpool(session.label, given.number, given.label)
-        elif action == "skip":
-            await run_in_threadpool(
-                session.skip, (await read_body(request, Skipped, limits=LIMITS)).number
-            )
-        elif action in ("undo", "train", "stop"):
-            await read_body(request, Nothing, limits=LIMITS)
-            work = {"undo": session.undo, "train": session.train, "stop": session.stop_training}
-            await run_in_threadpool(work[action])
-        elif action == "classes":
-            await run_in_threadpool(
-                session.choose_classes, (await read_body(request, Classes, limits=LIMITS)).classes
-            )
-        elif action == "query":
-            await run_in_threadpool(
-                session.choose_query, (await read_body(request, ChosenQuery, limits=LIMITS)).query
-            )
-        else:
+        session, action = studio.labelling, request.path_params["action"]
+        if action not in _LABEL_ACTIONS:
             raise HTTPException(404)
+        kind, act = _LABEL_ACTIONS[action]
+        body = await read_body(request, kind, limits=LIMITS)
+        await run_in_threadpool(act, session, body)
         return JSONResponse(await run_in_threadpool(session.state))
 
     return [
