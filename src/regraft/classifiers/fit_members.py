@@ -13,7 +13,12 @@ from regraft.classifiers.base_table_making import fold_bases
 from regraft.classifiers.embeddings import BaseSpace, EmbeddingModel, KeptVectors, base_dir
 from regraft.classifiers.fit_bases import can_teach, make_bases
 from regraft.classifiers.fit_plan import Clock, FitLimit
-from regraft.classifiers.logistic import RegressionModel, fit_in_space
+from regraft.classifiers.logistic import (
+    RegressionModel,
+    TextSpace,
+    TunedRegression,
+    fit_in_space,
+)
 from regraft.classifiers.tfidf import fit_latent, fit_linear
 from regraft.config import Settings
 from regraft.data import (
@@ -30,7 +35,7 @@ from regraft.data import (
     write_store,
     write_view,
 )
-from regraft.runtime import SILENT, Progress, in_percent
+from regraft.runtime import Progress, in_percent
 from regraft.training import LoadedRun, RunFolder, load_run
 
 # The most unlabelled texts that the latent member reads: it holds their words in memory.
@@ -76,6 +81,23 @@ class Ingredients:
     def seed(self) -> int:
         """The seed of folds and spaces."""
         return self.settings.train.seed
+
+    def fitted_in(self, space: TextSpace) -> TunedRegression:
+        """A regression on the vectors of the examples."""
+        return fit_in_space(
+            space,
+            self.examples,
+            self.valid_examples,
+            labels=self.labels,
+            seed=self.seed,
+            progress=self.progress,
+        )
+
+    def embedding(self, bases: Sequence[LoadedRun]) -> EmbeddingModel:
+        """A regression on the vectors of networks, which are kept."""
+        space = BaseSpace(bases)
+        kept = KeptVectors(space, self.folder.run_dir / VECTORS_NAME)
+        return EmbeddingModel(self.fitted_in(kept), space)
 
 
 @dataclass(frozen=True)
@@ -141,40 +163,12 @@ def fit_members(
     }
     if given.encoder is not None:
         given.progress.say("Fitting the member on the vectors of the encoder.")
-        members["encoder"] = fit_embedding(
-            BaseSpace([given.encoder]),
-            given.examples,
-            given.valid_examples,
-            vectors_dir=given.folder.run_dir / VECTORS_NAME,
-            seed=given.seed,
-            progress=given.progress,
-        )
+        members["encoder"] = given.embedding([given.encoder])
     given.clock.save()
     features, passes = _fit_features(corpus, given)
     if features is not None:
         members["features"] = features
     return members, passes
-
-
-def fit_embedding(
-    space: BaseSpace,
-    examples: Sequence[Example],
-    valid_examples: Sequence[Example],
-    *,
-    vectors_dir: Path,
-    seed: int,
-    progress: Progress = SILENT,
-) -> EmbeddingModel:
-    """A regression on the vectors of networks, which are kept in `vectors_dir`."""
-    tuned = fit_in_space(
-        KeptVectors(space, vectors_dir),
-        examples,
-        valid_examples,
-        labels=labels_of(examples),
-        seed=seed,
-        progress=progress,
-    )
-    return EmbeddingModel(tuned, space)
 
 
 def _fit_features(corpus: Corpus, given: Ingredients) -> tuple[RegressionModel | None, list[float]]:
@@ -198,16 +192,7 @@ def _fit_features(corpus: Corpus, given: Ingredients) -> tuple[RegressionModel |
     progress.say("Fitting the member on the vectors of the bases.")
     run_dirs = [base_dir(folder.run_dir, number) for number in range(len(plan.base_steps))]
     if settings.model.traits.has_layers or settings.head.pooling != "mean":
-        networks = BaseSpace([load_run(run_dir) for run_dir in run_dirs])
-        member = fit_embedding(
-            networks,
-            given.examples,
-            given.valid_examples,
-            vectors_dir=folder.run_dir / VECTORS_NAME,
-            seed=given.seed,
-            progress=progress,
-        )
-        return member, plan.passes
+        return given.embedding([load_run(run_dir) for run_dir in run_dirs]), plan.passes
     space = fold_bases(
         run_dirs,
         store=open_store(corpus.store_dir, tokenizer=given.tokenizer),
@@ -215,15 +200,7 @@ def _fit_features(corpus: Corpus, given: Ingredients) -> tuple[RegressionModel |
         max_length=settings.data.max_length,
         progress=progress,
     )
-    tuned = fit_in_space(
-        space,
-        given.examples,
-        given.valid_examples,
-        labels=given.labels,
-        seed=given.seed,
-        progress=progress,
-    )
-    return FoldedModel(tuned, space), plan.passes
+    return FoldedModel(given.fitted_in(space), space), plan.passes
 
 
 def _latent_texts(corpus: Corpus, given: Ingredients) -> Iterator[str]:

@@ -18,13 +18,8 @@ from numpy.typing import NDArray
 from regraft.classifiers.abstention import Abstention
 from regraft.classifiers.base_table import FoldedModel
 from regraft.classifiers.blend import Blend
-from regraft.classifiers.embeddings import EmbeddingModel
-from regraft.classifiers.fit_members import (
-    FOREIGN_SHARE,
-    VECTORS_NAME,
-    fit_embedding,
-    token_coverage,
-)
+from regraft.classifiers.embeddings import EmbeddingModel, KeptVectors
+from regraft.classifiers.fit_members import FOREIGN_SHARE, VECTORS_NAME, token_coverage
 from regraft.classifiers.fit_result import FitResult, ScoreChange, Update, read_finished
 from regraft.classifiers.fitting import (
     check_examples,
@@ -33,7 +28,7 @@ from regraft.classifiers.fitting import (
 )
 from regraft.classifiers.judging import judge
 from regraft.classifiers.kept_examples import KeptExamples, merged
-from regraft.classifiers.logistic import RegressionModel, fit_in_space
+from regraft.classifiers.logistic import RegressionModel, TextSpace, fit_in_space
 from regraft.classifiers.tfidf import LatentModel, LinearModel, fit_linear
 from regraft.config import DataSettings, check_task
 from regraft.data import (
@@ -232,21 +227,14 @@ def _refitted(
         if isinstance(member, LinearModel):
             continue
         progress.say(f"Fitting the member {name}.")
+        assert isinstance(member, EmbeddingModel | LatentModel | FoldedModel), "fit made it"
+        space: TextSpace = member.space
         if isinstance(member, EmbeddingModel):
-            members[name] = fit_embedding(
-                member.space,
-                examples,
-                valid_examples,
-                vectors_dir=vectors_dir,
-                seed=seed,
-                progress=progress,
-            )
-        else:
-            assert isinstance(member, LatentModel | FoldedModel), "fit made it"
-            tuned = fit_in_space(
-                member.space, examples, valid_examples, labels=labels, seed=seed, progress=progress
-            )
-            members[name] = dataclasses.replace(member, tuned=tuned)
+            space = KeptVectors(member.space, vectors_dir)
+        tuned = fit_in_space(
+            space, examples, valid_examples, labels=labels, seed=seed, progress=progress
+        )
+        members[name] = dataclasses.replace(member, tuned=tuned)
     return members
 
 
