@@ -187,7 +187,7 @@ def test_latent_learns_words_from_text_without_labels(monkeypatch):
         for word, label in (("vivid", "positive"), ("dull", "negative"))
     ]
     latent = fit_latent(train, None, labels=LABELS, texts=iter(texts))
-    assert latent.judged_by == "folds"
+    assert latent.tuned.judged_by == "folds"
     assert (latent.predict_proba(good)[:, 1] > 0.5).all()
     assert (latent.predict_proba(bad)[:, 0] > 0.5).all()
     assert latent.predict_proba([]).shape == (0, 2)
