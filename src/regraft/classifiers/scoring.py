@@ -1,7 +1,7 @@
 """How good a classifier is on a labelled file: accuracy or F1, calibration, confusion."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from regraft.classifiers.inputs import checked_examples, in_memory_examples, rea
 from regraft.config import DataSettings, check_task
 from regraft.data import Example, Labels, check_labels_known, load_examples
 from regraft.errors import ConfigError
-from regraft.runtime import SILENT, Progress, counted, in_percent
+from regraft.runtime import SILENT, Plain, Progress, counted, in_percent
 from regraft.stats import (
     CoveragePoint,
     Interval,
@@ -71,7 +71,7 @@ class Answered:
 
 
 @dataclass(frozen=True, repr=False)
-class Evaluation:
+class Evaluation(Plain):
     """The scores of a classifier on labelled examples."""
 
     num_examples: int
@@ -103,13 +103,9 @@ class Evaluation:
             )
         return "\n".join(lines)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, repr=False)
-class SetEvaluation:
+class SetEvaluation(Plain):
     """The scores of a classifier of label sets on labelled examples."""
 
     num_examples: int
@@ -128,10 +124,6 @@ class SetEvaluation:
             f"{_with_ends(self.exact_match)}"
         )
         return "\n".join([first, *map(_label_line, self.labels)])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return asdict(self)
 
 
 def _with_ends(score: Interval) -> str:
