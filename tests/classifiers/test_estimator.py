@@ -19,7 +19,7 @@ from sklearn.model_selection import cross_val_score
 
 import regraft
 from regraft.classifiers.base import load_classifier
-from regraft.classifiers.estimator import TextClassifier, _renamed
+from regraft.classifiers.estimator import TextClassifier, _names_inside, _renamed
 from regraft.classifiers.inputs import column_names, is_missing, values_of
 from regraft.data.synthetic import synthetic_reviews
 from regraft.data.text.label_issues import LabelIssue
@@ -195,6 +195,20 @@ def test_labels_of_issues_are_those_of_the_caller(by_recipe: TextClassifier) -> 
     assert (renamed.label, renamed.proposal) == ("food,travel", "travel")
     single = _renamed(dataclasses.replace(issue, label="0"), names, separator=None)
     assert (single.label, single.proposal) == ("food", "travel")
+
+
+def test_messages_name_labels_as_they_were_given(capsys: pytest.CaptureFixture[str]) -> None:
+    reviews = synthetic_reviews(num_documents=30, seed=5)
+    texts = [review.text for review in reviews]
+    names = ["rare", *(review.label for review in reviews[1:])]
+    with pytest.raises(DataError, match=r"The data has one example only of 'rare'\. .*Label one"):
+        TextClassifier(num_bases=1).fit(texts, names)
+    with pytest.raises(DataError, match=r"of 'id 0', .* and 25 more\. .*Is this a column of ids"):
+        TextClassifier(num_bases=1).fit(texts, [f"id {row}" for row in range(30)])
+    TextClassifier("scratch", epochs=1, settings=TINY).fit(texts, names)
+    assert _names_inside(np.array(["a", "b"]), has_sets=False) == ["a", "b"]
+    assert _names_inside(np.array(["a", "b"]), has_sets=True) == ["0", "1"]
+    assert _names_inside(np.array([2, 10]), has_sets=False) == ["0", "1"]
 
 
 def test_result_is_shown_in_a_few_lines(by_recipe: TextClassifier) -> None:

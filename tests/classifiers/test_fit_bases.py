@@ -100,7 +100,8 @@ def test_bases_that_are_interrupted_are_not_called_done(tmp_path, budget):
     with pytest.raises(KeyboardInterrupt):
         make_some()
     explained, stopped = said.messages
-    assert explained.startswith("Bases are small models of your text: ")
+    expected = "up to 16 are made" if budget else "1 base."
+    assert explained.startswith(f"Bases are small models of your text: {expected}")
     assert ("up to 16" in explained) == (budget is not None)
     assert stopped == "bases: stopped (0 of 1 bases made)."
     assert said.finished == 0

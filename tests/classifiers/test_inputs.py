@@ -75,6 +75,14 @@ def test_missing_cells_of_a_frame_are_found() -> None:
     assert labelled(categories)[1] == categories["label"].tolist()
 
 
+def test_column_that_holds_texts_is_proposed() -> None:
+    frame = pandas.DataFrame({"id": [f"V-{row}" for row in range(12)], "body": TEXTS})
+    with pytest.raises(DataError, match=r"such as X\['body'\]"):
+        checked_texts(frame)
+    with pytest.raises(DataError, match=r"no column 'text'.*such as unlabelled\['body'\]"):
+        read_unlabelled(frame, text="text", data=DATA)
+
+
 def test_name_of_a_column_for_labels_is_refused() -> None:
     frame = pandas.DataFrame({"text": TEXTS, "queue": NAMES})
     with pytest.raises(DataError, match=r'labels are one string: .queue.*pass label="queue"'):

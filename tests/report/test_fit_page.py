@@ -170,7 +170,7 @@ def test_fit_report_shows_what_held_out_examples_say(run_dir: Path):
     check_self_contained(page)
     texts = page, paths["report.md"].read_text(encoding="utf-8")
     for text in texts:
-        assert "negative (4 texts): dull +1.25; against: good" in text
+        assert "negative (4 texts): dull +1.25; against: good \N{MINUS SIGN}0.50" in text
         assert "With 800 labels instead of 400, expect 82.0 to 86.0 %" in text.replace(
             "\N{NO-BREAK SPACE}", " "
         )
@@ -185,6 +185,25 @@ def test_fit_report_shows_what_held_out_examples_say(run_dir: Path):
         assert "71 %" in text.replace("\N{NO-BREAK SPACE}", " ")
         assert "Text 17." not in text
         assert "Without those that are listed below as possible label errors." in text
+
+
+def test_sections_of_held_out_examples_are_told_from_those_of_the_test(run_dir: Path):
+    issue = LabelIssue(2, "", "Text 2.", "positive", "negative", 0.93)
+    write_label_issues(run_dir / "label_issues.csv", [issue])
+    examples = [Example(f"Text {n}.", "positive", "a.csv", n) for n in (1, 2, 3)]
+    answers = [("negative",), ("negative",), ("positive",)]
+    KeptExamples(examples, [], answers, [0.93, 0.8, 0.41]).save(run_dir)
+    paths = write_fit_report(fit_result(run_dir, num_label_issues=1), member_comparison(), run_dir)
+    page = paths["report.html"].read_text(encoding="utf-8")
+    names = re.findall(r' id="([\w-]+)"', page)
+    assert len(names) == len(set(names))
+    titles = re.findall(r"<h[23][^>]*>([^<]+)</h[23]>", page)
+    assert "Confusion matrix by cross-validation" in titles
+    assert "Possible label errors by cross-validation" in titles
+    folded = re.findall(r'<details class="detail" id="([\w-]+)">', page)
+    assert {"held-out-confusion", "held-out-errors"} <= set(folded)
+    assert "held-out-issues" not in folded
+    assert "<code>regraft data clean</code>" in page
 
 
 def test_fit_report_names_the_files_of_a_folder(run_dir: Path, tmp_path: Path):

@@ -130,10 +130,9 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         given = checked_examples(X, y, progress=progress)
         classes, answers, has_sets = _classes_of(given.labels)
         check_trainable([Example("", str(classes[t]), SOURCE, 1) for each in answers for t in each])
-        # Inside, labels are strings in the order of classes_, so that order survives any type.
-        digits = len(str(len(classes)))
+        inside = _names_inside(classes, has_sets=has_sets)
         examples = [
-            _example(content, [f"{t:0{digits}d}" for t in each], row=row, has_sets=has_sets)
+            _example(content, [inside[t] for t in each], row=row, has_sets=has_sets)
             for row, content, each in zip(given.rows, given.contents, answers, strict=True)
         ]
         self._kept = None
@@ -162,7 +161,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_ = classes
         self.classifier_ = classifier.renamed([str(label) for label in classes])
         if self._kept is not None:
-            names = {f"{t:0{digits}d}": str(label) for t, label in enumerate(classes)}
+            names = dict(zip(inside, map(str, classes), strict=True))
             separator = classifier.data.label_separator
             self._kept = self._kept.renamed(names, separator=separator)
             self.label_issues_ = [
@@ -446,6 +445,19 @@ def _free_separator(classes: NDArray[Any]) -> str:
         "One of these has to separate labels in a file.",
         remedy="Rename a label.",
     )
+
+
+def _names_inside(classes: NDArray[Any], *, has_sets: bool) -> list[str]:
+    """A string for each class, in the order of `classes_`, so that order survives any type.
+
+    These are their own names where they sort alike, for messages name them, and else numbers. The
+    names of a set may contain what separates them in a file.
+    """
+    names = list(map(str, classes))
+    if not has_sets and names == sorted(set(names)):
+        return names
+    digits = len(str(len(classes)))
+    return [f"{place:0{digits}d}" for place in range(len(classes))]
 
 
 def _example(content: Content, names: Sequence[str], *, row: int, has_sets: bool) -> Example:

@@ -37,7 +37,7 @@ from regraft.data import (
 )
 from regraft.errors import RunFolderError
 from regraft.models import frequent_pair_keys
-from regraft.runtime import SILENT, Progress, device, duration, results
+from regraft.runtime import SILENT, Progress, counted, device, duration, results
 from regraft.training import RunFolder, pretrain, read_info, read_metrics, steps_per_epoch
 
 # Processes at most: each holds a base and its optimiser, most of a gigabyte.
@@ -250,7 +250,7 @@ class _Bar:
             total = self._budget or sum(job.num_steps for job in jobs)
             most = f"up to {MOST_BASES} are made while there is time" if self._budget else ""
             self._progress.say(
-                f"Bases are small models of your text: {most or f'{len(jobs)} are made'}."
+                f"Bases are small models of your text: {most or counted(len(jobs), 'base')}."
             )
             self._progress.start("bases", total=total)
             self._show()

@@ -7,7 +7,7 @@ from typing import Literal
 
 from regraft.classifiers.held_out import MemberScore
 from regraft.classifiers.learning_curve import LabelPoint
-from regraft.runtime import Plain, counted, duration, in_percent
+from regraft.runtime import Plain, counted, duration, in_percent_with_ends
 from regraft.stats import CoveragePoint, Interval
 from regraft.training import read_info
 
@@ -87,9 +87,10 @@ class FitResult(Judged):
         judged = f"{self.num_valid:,} valid examples" if self.num_valid else "cross-validation"
         lines = [f"{self.measure} by {judged} of {counted(self.num_train, 'labelled text')}"]
         for name, score in self.scores.items():
-            ends = f"{in_percent(score.accuracy.low)} to {in_percent(score.accuracy.high)}"
+            found = score.accuracy
+            shown = in_percent_with_ends(found.mean, found.low, found.high)
             weight = "" if score.weight is None else f", weight {score.weight:.2f}"
-            lines.append(f"  {name}: {in_percent(score.accuracy.mean)} ({ends}){weight}")
+            lines.append(f"  {name}: {shown}{weight}")
         if self.num_label_issues:
             lines.append(f"{counted(self.num_label_issues, 'label')} may be wrong: label_issues_")
         return "\n".join(lines)

@@ -59,6 +59,9 @@ FEWEST_LABELS = 10
 # Each has a vector of a hundred thousand weights: with more, members need gigabytes and hours.
 MOST_CLASSES = 1_000
 
+# Of classes with one example.
+_MOST_LISTED = 5
+
 # A vocabulary of whole words that covers a smaller share of the text is replaced by subwords.
 LEAST_KNOWN = 0.7
 
@@ -255,7 +258,7 @@ def fit_examples(
     )
     check_examples(examples, valid_examples)
     for warning in label_warnings(examples, separator=settings.data.label_separator):
-        progress.say(f"note: {labelled}: {warning}")
+        progress.say(f"note: {labelled if files else examples[0].source}: {warning}")
     with open_run(out, resume=resume) as (folder, resume):
         if files:  # else the folder is a temporary one
             progress.say(f"Run folder: {folder.run_dir}")
@@ -307,10 +310,14 @@ def check_examples(examples: Sequence[Example], valid_examples: Sequence[Example
     rare = sorted(name for name, count in counts.items() if count < 2)
     has_sets = any(example.labels is not None for example in examples)
     if rare and not valid_examples and not has_sets:
+        more = len(rare) - _MOST_LISTED
+        listed = ", ".join(map(repr, rare[:_MOST_LISTED])) + (f" and {more:,} more" * (more > 0))
+        are_ids = 2 * len(rare) > len(examples)
+        ids = "Is this a column of ids, not of labels? Else label" if are_ids else "Label"
         raise DataError(
-            f"{source} has one example only of {', '.join(map(repr, rare))}.",
+            f"{source} has one example only of {listed}.",
             "Cross-validation trains on some examples of a class and tests on others.",
-            remedy=f"{_meant(rare, counts)}Label one more of each, or pass --valid.",
+            remedy=f"{_meant(rare, counts)}{ids} one more of each, or pass --valid.",
         )
     check_labels_known(valid_examples, labels_of(examples))
 

@@ -19,6 +19,9 @@ from regraft.runtime import SILENT, Progress, counted
 # What errors and messages call examples in memory.
 SOURCE = "The data"
 
+# Rows that show which column of a table is text.
+_LOOKED_AT = 20
+
 
 @dataclass(frozen=True)
 class Labelled:
@@ -46,6 +49,8 @@ def column_of(table: Any, name: Hashable, *, parameter: str) -> Any:
     if name in names and names.count(name) == 1:
         return table[name]
     found, remedy = "no column", f"Pass {parameter}=NAME with one of them."
+    if parameter == "unlabelled":
+        remedy = f"Pass one of them, such as unlabelled[{_text_column(table)!r}]."
     if name in names:
         found, remedy = "more than one column", "Rename or drop all but one of them."
     raise DataError(
@@ -251,7 +256,7 @@ def read_unlabelled(unlabelled: Any, *, text: Hashable, data: DataSettings) -> l
     if isinstance(unlabelled, str | Path):
         unlabelled = [Path(unlabelled)]
     if column_names(unlabelled) is not None:
-        unlabelled = column_of(unlabelled, text, parameter="text")
+        unlabelled = column_of(unlabelled, text, parameter="unlabelled")
     items: Sequence[Any] = values_of(unlabelled)
     if items and all(isinstance(item, Path) for item in items):
         return [document.text for document in read_documents(items, data=data)]
@@ -270,13 +275,22 @@ def _refuse_table(X: object) -> None:
     names = column_names(X)
     if names is None:
         return
-    likely = next((name for name in ("text", "message", "body") if name in names), None)
-    column = likely or (names[0] if names else "text")
     raise DataError(
         f"X is a table with the columns {_quoted(names)}.",
         "X is one column of texts.",
-        remedy=f"Pass the column that holds them, such as X[{column!r}].",
+        remedy=f"Pass the column that holds them, such as X[{_text_column(X)!r}].",
     )
+
+
+def _text_column(table: Any) -> Any:
+    """The column that most likely holds the texts: the one with the longest first strings."""
+
+    def length(name: Any) -> int:
+        column = table[name]
+        firsts = [] if column_names(column) is not None else values_of(column[:_LOOKED_AT])
+        return sum(len(one) for one in firsts if isinstance(one, str))
+
+    return max(column_names(table) or ["text"], key=length)
 
 
 def _is_file(name: str) -> bool:

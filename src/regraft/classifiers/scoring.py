@@ -13,7 +13,7 @@ from regraft.classifiers.inputs import checked_examples, in_memory_examples, rea
 from regraft.config import DataSettings, check_task
 from regraft.data import Example, Labels, check_labels_known, load_examples
 from regraft.errors import ConfigError
-from regraft.runtime import SILENT, Plain, Progress, counted, in_percent
+from regraft.runtime import SILENT, Plain, Progress, counted, in_percent, in_percent_with_ends
 from regraft.stats import (
     CoveragePoint,
     Interval,
@@ -127,7 +127,7 @@ class SetEvaluation(Plain):
 
 
 def _with_ends(score: Interval) -> str:
-    return f"{in_percent(score.mean)} ({in_percent(score.low)} to {in_percent(score.high)})"
+    return in_percent_with_ends(score.mean, score.low, score.high)
 
 
 def _label_line(score: LabelScore) -> str:

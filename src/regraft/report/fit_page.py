@@ -3,6 +3,7 @@
 With a test file it is the report of that comparison, and adds how the classifier was made.
 """
 
+import dataclasses
 import itertools
 import shlex
 from collections.abc import Sequence
@@ -183,6 +184,7 @@ def _page(
         Section("plan", "How the time was spent", _plan(made), is_detail=True),
     ]
     if tested is not None:
+        sections = [_beside_test(section, made) for section in sections]
         return comparison_page(
             tested,
             figures=figures,
@@ -201,6 +203,25 @@ def _page(
             Section("ran", "Reproducibility", [Facts(_ran_facts(made))], is_detail=True),
         ],
         created=made.created,
+    )
+
+
+# Sections about held-out examples, which a test has as well.
+_ALSO_TESTED = ("calibration", "confusion", "errors", "issues")
+
+
+def _beside_test(section: Section, made: _Made) -> Section:
+    """A section beside that of the test on the same: it says what it is about, and is a detail.
+
+    Possible label errors stay in sight, for they can be fixed.
+    """
+    if section.name not in _ALSO_TESTED:
+        return section
+    return dataclasses.replace(
+        section,
+        name=f"held-out-{section.name}",
+        title=f"{section.title} by {made.judged_on}",
+        is_detail=section.name != "issues",
     )
 
 
@@ -250,13 +271,17 @@ def _class_words(made: _Made) -> list[Part]:
     lines = []
     for each in made.class_words:
         pro, contra = (
-            ", ".join(f"{w.text} {signed(w.score)}" for w in s) for s in each.strongest()
+            ", ".join(f"{w.text} {_signed(w.score)}" for w in s) for s in each.strongest()
         )
         against = f"; against: {contra}" if contra else ""
         lines.append(
             f"{each.label} ({counted(each.num_texts, 'text')}): {pro or 'no word'}{against}."
         )
     return [Listing(lines), Paragraph(_WORDS_NOTE)] if lines else []
+
+
+def _signed(score: float) -> str:
+    return signed(score).replace("-", "\N{MINUS SIGN}")
 
 
 def _score_name(made: _Made) -> str:

@@ -15,6 +15,7 @@ from regraft.runtime import counted, in_percent
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
 
 def to_html(page: Page) -> str:
@@ -53,6 +54,11 @@ def _environment() -> "Environment":
     return environment
 
 
-def prose(text: str) -> str:
-    """A sentence whose numbers stay with their signs at the end of a line."""
-    return re.sub(r"(?<=\d) (?=%)|(?<=\bp) (?=[=<])|(?<=[=<]) (?=\d)", "\N{NO-BREAK SPACE}", text)
+def prose(text: str) -> "Markup":
+    """A sentence whose numbers stay with their signs at the end of a line; `commands` as code."""
+    from markupsafe import Markup, escape
+
+    together = re.sub(
+        r"(?<=\d) (?=%)|(?<=\bp) (?=[=<])|(?<=[=<]) (?=\d)", "\N{NO-BREAK SPACE}", text
+    )
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(together))))

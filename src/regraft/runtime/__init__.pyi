@@ -53,7 +53,7 @@ from .manifest import (
 )
 from .plain import Plain
 from .progress import SILENT, Progress, ProgressLines, tracked
-from .quantities import counted, duration, in_percent, in_points
+from .quantities import counted, duration, in_percent, in_percent_with_ends, in_points
 
 __all__ = [
     "FORMAT_VERSION",
@@ -90,6 +90,7 @@ __all__ = [
     "hashed_number",
     "hold_lock",
     "in_percent",
+    "in_percent_with_ends",
     "in_points",
     "install_command",
     "interruptible",

@@ -26,3 +26,8 @@ def in_points(difference: float) -> str:
     """A difference of shares in points, with its sign: `+1.2`, or with a true minus."""
     # Adding zero turns minus zero into zero.
     return f"{round(100 * difference, 1) + 0.0:+.1f}".replace("-", "\N{MINUS SIGN}")
+
+
+def in_percent_with_ends(mean: float, low: float, high: float) -> str:
+    """A share with its interval: `82.0 % (79.1 to 84.6)`."""
+    return f"{in_percent(mean)} ({100 * low:.1f} to {100 * high:.1f})"
