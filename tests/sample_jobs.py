@@ -24,6 +24,14 @@ class Square:
 
 
 @dataclass(frozen=True)
+class Blocked:
+    """A job that says which signals its process does not hear."""
+
+    def run(self, *, progress: Progress = SILENT) -> list[int]:
+        return sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+
+
+@dataclass(frozen=True)
 class Killed:
     """A job during which the process dies."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Recorder
-from sample_jobs import Counting, Killed, SlowToEnd, Square, Where
+from sample_jobs import Blocked, Counting, Killed, SlowToEnd, Square, Where
 
 from regraft.errors import ConfigError, TrainingError
 from regraft.runtime.jobs import cluster_size, end_workers, results
@@ -107,6 +107,19 @@ def test_processes_kept_from_before_work_where_we_are_now(tmp_path, monkeypatch)
             [Where()], num_jobs=2, num_threads=1, cluster=None, progress_of=lambda job: SILENT
         )
         assert list(found) == [str(tmp_path / name)]
+
+
+def test_processes_do_not_hear_ctrl_c_but_this_one_does() -> None:
+    end_workers()  # those of earlier tests
+    found = results(
+        [Blocked(), Blocked()],
+        num_jobs=2,
+        num_threads=1,
+        cluster=None,
+        progress_of=lambda job: SILENT,
+    )
+    assert all(signal.SIGINT in blocked for blocked in found)
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 def test_jobs_in_processes_give_the_same() -> None:

@@ -241,7 +241,8 @@ def _parallel(
     parallel = Parallel(
         n_jobs=num_jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="2*n_jobs"
     )
-    outcomes = parallel(delayed(run)(pickle.dumps(job)) for job in jobs)
+    with _ctrl_c_kept_from_children():
+        outcomes = parallel(delayed(run)(pickle.dumps(job)) for job in jobs)
     try:
         # Not `yield from`, which would close it before the warning is silenced.
         for outcome in outcomes:  # noqa: UP028
@@ -251,6 +252,30 @@ def _parallel(
             # After one job fails, the others are cancelled as intended.
             warnings.filterwarnings("ignore", message=r"\d+ tasks which were still being processed")
             outcomes.close()
+
+
+@contextlib.contextmanager
+def _ctrl_c_kept_from_children() -> Iterator[None]:
+    """Processes started inside never hear Ctrl-C, which a terminal sends to all of them.
+
+    This process ends them. One that still imports its libraries would print a traceback. Here the
+    signal waits until the end of the block.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    from multiprocessing import resource_tracker
+
+    from joblib.externals.loky.backend import resource_tracker as loky_resource_tracker
+
+    # Each lets the signal through again when it starts its own process.
+    resource_tracker.ensure_running()
+    loky_resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _run(job: bytes) -> Any:
