@@ -10,6 +10,7 @@ import pytest
 from comparisons import arm, comparison, interval
 from pages import check_readable, check_self_contained
 
+from regraft.apps.cli.results import show_fitted
 from regraft.classifiers.explanation import ClassWords, StrongWord
 from regraft.classifiers.fit_result import FitResult
 from regraft.classifiers.held_out import MemberScore
@@ -226,3 +227,10 @@ def test_fit_report_names_the_files_of_a_folder(run_dir: Path, tmp_path: Path):
     assert "Row 1" not in text
     assert "data clean" not in text
     assert "Move the files" in text
+
+
+def test_terminal_shows_the_time_of_the_whole_command(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+):
+    show_fitted(fit_result(run_dir), tested=None, seconds=754.0)
+    assert "; 12 min 34 s" in capsys.readouterr().out

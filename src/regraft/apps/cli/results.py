@@ -429,8 +429,8 @@ def show_fitted(
         if has_macro:
             scores.append(in_percent(score.macro_f1))
         weight = "" if score.weight is None else f"{score.weight:.2f}"
-        seconds = result.seconds if score.weight is None else score.seconds
-        rows.append((name, *scores, weight, duration(seconds)))
+        own_seconds = result.seconds if score.weight is None else score.seconds
+        rows.append((name, *scores, weight, duration(own_seconds)))
     terminal.show_table(heads, rows, right=heads[1:])
     for name in result.scores:
         terminal.show_line(f"{name}: {FIT_MEMBERS[name]}")
