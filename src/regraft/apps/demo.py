@@ -131,8 +131,7 @@ LAB = Plan(
     num_test=300,
     num_labels=700,
     num_valid=280,
-    # Three would not fit into the quarter of an hour.
-    num_seeds=2,
+    num_seeds=3,
     prompt="Bonjour les",
     preset="lab",
     pretraining={"train.minutes": 4.0, "tokenizer.size": 16_000},
