@@ -3,11 +3,12 @@
 Computes no result: every number was decided before.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regraft.classifiers import FitResult, class_words
+from regraft.classifiers import class_words, read_finished
 from regraft.comparison import OUTCOMES_NAME, REPORT_NAME, ArmsFolder, Comparison
 from regraft.errors import ConfigError, RunFolderError
 from regraft.report.comparison_page import comparison_page
@@ -18,7 +19,6 @@ from regraft.report.markdown import to_markdown
 from regraft.report.page import Page
 from regraft.report.tables import comparison_tables, comparison_to_dict, plain
 from regraft.runtime import read_object, write_json, write_text
-from regraft.training import read_info
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,8 +54,8 @@ def write_report(of: Comparison | str | Path, out_dir: str | Path | None = None)
 def _write_run_report(run_dir: Path, out_dir: str | Path | None) -> dict[str, Path]:
     from regraft.report.fit_page import write_fit_report
 
-    info = read_info(run_dir)
-    if info.kind != "blend" or info.status != "complete":
+    result = read_finished(run_dir)
+    if result is None:
         raise RunFolderError(
             f"{run_dir} holds no finished classifier of `regraft fit`.",
             remedy="Pass such a run folder, or the result of `compare` and a folder.",
@@ -66,7 +66,7 @@ def _write_run_report(run_dir: Path, out_dir: str | Path | None) -> dict[str, Pa
             f"{folder} holds the report of a test, which this one would replace.",
             remedy="Pass another folder.",
         )
-    result = FitResult.from_dict({**info.result, "run_dir": str(run_dir)})
+    result = dataclasses.replace(result, run_dir=str(run_dir))
     return write_fit_report(result, None, folder, class_words=class_words(run_dir))
 
 
