@@ -41,12 +41,6 @@ def test_curve_measures_parts_and_forecasts_more() -> None:
     assert means[5] <= means[6] <= means[7] <= 1
     for point in curve:
         assert point.accuracy.low <= point.accuracy.mean <= point.accuracy.high
-    assert (
-        LabelPoint.from_dict(
-            {"num_labels": 40, "accuracy": vars(curve[0].accuracy), "is_forecast": False}
-        )
-        == curve[0]
-    )
 
 
 def test_too_few_labels_have_no_curve() -> None:
