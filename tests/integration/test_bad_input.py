@@ -227,7 +227,8 @@ def test_one_class_only_is_refused(commands: dict[str, Command], tmp_path: Path)
     file.write_text("text,label\nfine,good\nwell,good\n")
     assert refusal(run(*commands["train"](file))) == (
         f"{file} has only one label, 'good'. A classifier needs at least two classes. "
-        "Add examples of another class, or pass --label-column with another column."
+        "Add examples of another class, or name another column with --label-column; in Python, "
+        "label=NAME."
     )
     assert not (tmp_path / "out").exists()
 

@@ -351,7 +351,8 @@ def test_bad_labels_are_refused(files: dict[str, Path], tmp_path: Path):
     test.write_text("text,label\na,x\nb,\nc,x|x\n")
     assert refusal(run(*finetune_args(test, out))) == (
         f"{test} has only one label, 'x'. A classifier needs at least two classes. "
-        "Add examples of another class, or pass --label-column with another column."
+        "Add examples of another class, or name another column with --label-column; in Python, "
+        "label=NAME."
     )
     test.write_text("text,label\na,\nb,\n")
     assert refusal(run(*finetune_args(test, out))).startswith(f"{test} has no label.")
