@@ -60,6 +60,12 @@ def test_mistakes_are_the_most_confident_ones() -> None:
     ]
 
 
+def test_valid_score_of_what_knows_no_epochs_is_its_own() -> None:
+    """A blend that chose its weights on valid would look better on its examples."""
+    blend = dataclasses.replace(run(), valid_accuracy=(0.5,))
+    assert (blend.final_accuracy, run().final_accuracy) == (0.5, 0.75)
+
+
 def test_summary_takes_every_number_from_the_answers() -> None:
     found = arm_summary(info("pretrained"), [run(rate=1.0), run(seed=1)], exam=HALF)
     assert (found.name, found.role, found.num_seeds) == ("pretrained", "base", 2)

@@ -95,8 +95,12 @@ class SeedRun:
 
     @property
     def final_accuracy(self) -> float:
-        """Accuracy on valid of the weights that were kept, which need not be the last."""
-        if self.valid_VC is None:
+        """Accuracy on valid of the weights that were kept, which need not be the last.
+
+        What knows no epochs has measured itself: a blend that chose its weights on valid would
+        look better there than it is.
+        """
+        if self.valid_VC is None or len(self.valid_accuracy) == 1:
             return self.valid_accuracy[-1]
         return float((self.valid_VC.argmax(axis=1) == self.valid_targets_V).mean())
 
