@@ -39,21 +39,20 @@ from regraft.training import load_run
 CORPORA = ("imdb-25k", "bbc-news", "dutch-books")
 
 
-def right_answers(
+def answers(
     vectors: dict[str, np.ndarray],
     test: Sequence[Example],
     *,
     subsets: Sequence[Sequence[Example]],
     labels: Labels,
 ) -> np.ndarray:
-    """For every subset of labels, which test texts a regression on these vectors gets right."""
-    targets_N = labels.targets(test)
+    """For every subset of labels, the class of every test text by a regression on these vectors."""
     test_ND = unit_length(np.stack([vectors[example.text] for example in test]))
     rows = []
     for train in subsets:
         train_ND = np.stack([vectors[example.text] for example in train])
         tuned = fit_regression(train_ND, labels.targets(train), labels=labels)
-        rows.append(tuned.probabilities(test_ND).argmax(axis=1) == targets_N)
+        rows.append(tuned.probabilities(test_ND).argmax(axis=1))
     return np.array(rows)
 
 
@@ -98,17 +97,18 @@ def measure(name: str, *, arguments: argparse.Namespace) -> dict[str, Any]:
     folded_NK = space.vectors(texts)
     seconds = middle - start, time.perf_counter() - middle
     labels, found = labels_of(pool), {}
+    targets_N = labels.targets(test)
     for size, subsets in by_size.items():
         unfolded, folded = (
-            right_answers(
-                dict(zip(texts, vectors, strict=True)), test, subsets=subsets, labels=labels
-            )
+            answers(dict(zip(texts, vectors, strict=True)), test, subsets=subsets, labels=labels)
             for vectors in (unfolded_ND, folded_NK)
         )
-        change = difference_interval(folded, unfolded)
+        right = folded == targets_N, unfolded == targets_N
+        change = difference_interval(*right)
         found[str(size)] = {
-            "unfolded": unfolded.mean(),
-            "folded": folded.mean(),
+            "unfolded": right[1].mean(),
+            "folded": right[0].mean(),
+            "agreement": (folded == unfolded).mean(),
             "change": [change.mean, change.low, change.high],
         }
     tuned = fit_regression(folded_NK[: len(test)], labels.targets(test), labels=labels)
@@ -144,8 +144,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers to FILE")
     arguments = parser.parse_args()
     results = {}
-    print("| | labels | unfolded | folded | change, points | MB a base | MB folded | speed |")
-    print("|---|---|---|---|---|---|---|---|")
+    heads = ["", "labels", "unfolded", "folded", "change, points", "same label"]
+    heads += ["MB a base", "MB folded", "speed"]
+    print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
     for name in arguments.corpus:
         (arguments.work / name).mkdir(parents=True, exist_ok=True)
         found = results[name] = measure(name, arguments=arguments)
@@ -154,7 +155,8 @@ def main() -> None:
             mean, low, high = (f"{100 * value:+.2f}" for value in score["change"])
             cells = [
                 *(name, size, f"{score['unfolded']:.1%}", f"{score['folded']:.1%}"),
-                *(f"{mean} ({low} to {high})", *megabytes, f"{found['speed_ratio']:.1f}x"),
+                *(f"{mean} ({low} to {high})", f"{score['agreement']:.1%}"),
+                *(*megabytes, f"{found['speed_ratio']:.1f}x"),
             ]
             print(f"| {' | '.join(cells)} |", flush=True)
     if arguments.json:
