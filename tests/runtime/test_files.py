@@ -304,6 +304,21 @@ def test_scratch_folder_is_private_and_removed_after_a_kill(tmp_path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
+def test_scratch_folder_of_a_killed_process_is_removed_by_one_that_needs_none(
+    tmp_path, monkeypatch
+):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    write = "from pathlib import Path; from regraft.runtime import write_text\n"
+    write += f"write_text(Path({str(tmp_path / 'other')!r}), 'x')"
+    kill = "import os; from regraft.runtime import scratch_folder\n"
+    kill += "with scratch_folder('a'): os.kill(os.getpid(), 9)"
+    for script, num_left in ((kill, 1), (write, 0)):
+        subprocess.run([sys.executable, "-c", script], check=False)
+        assert len(list(temporary.iterdir())) == num_left
+
+
 def test_temporary_folder_is_gone_at_the_end(tmp_path):
     with temporary_folder(tmp_path / "deep" / "x") as folder:
         (folder / "a").write_text("x")

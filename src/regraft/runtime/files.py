@@ -265,7 +265,7 @@ def _temporary_name(target: Path) -> Path:
 
 def _locked_file(target: Path, *, mode: int) -> tuple[IO[bytes], str]:
     """An open, locked, new file next to `target`, with what the umask leaves of `mode`."""
-    remove_litter(target.parent)
+    _remove_litter_near(target)
     while True:
         name = _temporary_name(target)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
@@ -277,7 +277,7 @@ def _locked_file(target: Path, *, mode: int) -> tuple[IO[bytes], str]:
 
 
 def _locked_folder(target: Path, *, mode: int) -> tuple[int | None, Path]:
-    remove_litter(target.parent)
+    _remove_litter_near(target)
     while True:
         name = _temporary_name(target)
         name.mkdir(mode)
@@ -302,6 +302,13 @@ def _lock(handle: int, *, wait: bool = True) -> bool:
     except OSError:  # taken, or a file system without locks, where nothing counts as litter
         return False
     return True
+
+
+def _remove_litter_near(target: Path) -> None:
+    """Next to an output, and where scratch folders are: this process may need none of its own."""
+    remove_litter(target.parent)
+    with contextlib.suppress(OSError):  # no folder for temporary files
+        remove_litter(Path(tempfile.gettempdir()))
 
 
 @functools.cache
